@@ -1,0 +1,87 @@
+"""Which workers live: each renews a lease under its incarnation; readers see leases that have not run out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NewType, Protocol
+
+from cache_store.domain import FormatDigest
+from cache_store.index import Incarnation
+
+WorkerId = NewType("WorkerId", str)
+"""Stable name of a worker, kept over restarts."""
+
+PROTOCOL_VERSION = 1
+"""Version of `stemcache.worker.v1` and of the records below."""
+
+LEASE_S = 3.0
+"""A worker that has not renewed for that long is dead to every reader."""
+
+RENEW_S = 0.5
+"""How often a worker renews and readers read."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerLoad:
+    """What a worker has to do, at its last renewal."""
+
+    running_requests: int
+    waiting_requests: int
+    queued_prefill_tokens: int
+    """Prompt tokens admitted or waiting, still to be computed."""
+    prefill_tokens_per_s: float
+    """Measured; 0 before the first measurement."""
+    used_blocks: int
+    """Held by requests or cached."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerRecord:
+    """What a worker tells about itself with each renewal."""
+
+    protocol_version: int
+    worker_id: WorkerId
+    incarnation: Incarnation
+    address: str
+    """host:port of its gRPC edge."""
+    model: str
+    kv_format: FormatDigest
+    tokenizer_digest: str
+    """Hex digest of the model folder's tokenizer files; empty for a runner without text."""
+    block_size: int
+    num_blocks: int
+    kv_bytes_per_token: int
+    max_model_len: int
+    max_num_sequences: int
+    vocab_size: int
+    eos_token_ids: tuple[int, ...]
+    draining: bool
+    load: WorkerLoad
+
+
+class RegistryUnavailableError(Exception):
+    """The registry cannot be reached or does not answer."""
+
+
+class RegistryReader(Protocol):
+    """The router's side."""
+
+    async def workers(self) -> list[WorkerRecord]:
+        """Records under a live lease, by worker id; of two incarnations of one worker the one that renewed last.
+
+        A record of another protocol version comes with only `protocol_version`, `worker_id` and `incarnation`
+        meaningful, so that it can be refused by name. Raises RegistryUnavailableError.
+        """
+        ...
+
+
+class RegistryWriter(Protocol):
+    """The worker's side."""
+
+    async def renew(self, record: WorkerRecord) -> None:
+        """Renews the lease for LEASE_S. Raises RegistryUnavailableError."""
+        ...
+
+    async def leave(self, worker_id: WorkerId, incarnation: Incarnation) -> None:
+        """Ends the lease at once, if it is still this incarnation's. Raises RegistryUnavailableError."""
+        ...

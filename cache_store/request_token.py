@@ -1,0 +1,93 @@
+"""What a worker believes about a request: MAC'd claims, made by a router, valid for seconds and for one incarnation.
+
+A worker takes the domain from these claims only. The MAC key is the cluster's, derived from the master key; tenants
+never see a token. The bytes are `encode(version, *claims)` followed by a 32-byte keyed BLAKE2b.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+from dataclasses import dataclass
+
+from cache_store.domain import Domain, Epoch, FormatDigest, TenantId
+from cache_store.encoding import decode, encode
+from cache_store.errors import CorruptDataError, UnauthenticatedError, VersionError
+from cache_store.index import Incarnation
+
+TOKEN_VERSION = 1
+TOKEN_LIFETIME_S = 15.0
+_MAC_BYTES = 32
+_NUM_FIELDS = 9
+
+
+@dataclass(frozen=True, slots=True)
+class RequestClaims:
+    """Who asks, for what, until when."""
+
+    domain: Domain
+    request_id: str
+    incarnation: Incarnation
+    expires_unix_s: float
+
+
+def sign(cluster_key: bytes, claims: RequestClaims) -> bytes:
+    """Token of `claims`."""
+    domain = claims.domain
+    body = encode(
+        TOKEN_VERSION,
+        domain.tenant,
+        domain.epoch,
+        domain.partition,
+        bytes(domain.kv_format),
+        domain.root,
+        claims.request_id,
+        claims.incarnation,
+        round(claims.expires_unix_s * 1000),
+    )
+    return body + _mac(cluster_key, body)
+
+
+def verify(cluster_key: bytes, token: bytes, incarnation: Incarnation, now_unix_s: float) -> RequestClaims:
+    """Claims of `token`.
+
+    Raises UnauthenticatedError for a wrong MAC, another incarnation or an expired token, VersionError for another
+    version.
+    """
+    body, mac = token[:-_MAC_BYTES], token[-_MAC_BYTES:]
+    if not hmac.compare_digest(mac, _mac(cluster_key, body)):
+        raise UnauthenticatedError("the request token's MAC does not fit; do router and worker share the cluster key?")
+    try:
+        fields = decode(body)
+    except CorruptDataError as error:
+        raise UnauthenticatedError("the request token is malformed") from error
+    if not fields or fields[0] != TOKEN_VERSION:
+        raise VersionError("request token", fields[0] if fields else None, TOKEN_VERSION)
+    claims = _claims(fields)
+    if claims.incarnation != incarnation:
+        raise UnauthenticatedError("the request token is for another incarnation of this worker")
+    if claims.expires_unix_s < now_unix_s:
+        raise UnauthenticatedError("the request token has expired; are the clocks of router and worker apart?")
+    return claims
+
+
+def _claims(fields: tuple[object, ...]) -> RequestClaims:
+    match fields:
+        case (
+            int(),
+            str(tenant),
+            str(epoch),
+            str(partition),
+            bytes(kv_format),
+            bytes(root),
+            str(request_id),
+            str(incarnation),
+            int(expires_ms),
+        ) if len(fields) == _NUM_FIELDS:
+            domain = Domain(TenantId(tenant), Epoch(epoch), partition, FormatDigest(kv_format), root)
+            return RequestClaims(domain, request_id, Incarnation(incarnation), expires_ms / 1000)
+    raise UnauthenticatedError("the request token has other fields than this build expects")
+
+
+def _mac(cluster_key: bytes, body: bytes) -> bytes:
+    return hashlib.blake2b(body, key=cluster_key, digest_size=_MAC_BYTES, person=b"sc-req-token").digest()

@@ -1,0 +1,82 @@
+"""What goes into an engine and what comes out of it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import NewType
+
+from cache_store.domain import Domain
+from cache_store.errors import StemcacheError
+from cache_store.tokens import PackedTokens
+from worker.sampling import SamplingParams
+
+RequestKey = NewType("RequestKey", int)
+"""Names a request inside one worker; assigned by the edge, never the client's id, so that no two callers can meet."""
+
+
+class CacheMode(StrEnum):
+    """What a request may do with the cache."""
+
+    READ_WRITE = "read_write"
+    READ_ONLY = "read_only"
+    BYPASS = "bypass"
+
+
+class Finish(StrEnum):
+    """Why a sample ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRequest:
+    """One request with verified domain and valid parameters."""
+
+    key: RequestKey
+    domain: Domain
+    prompt: PackedTokens
+    sampling: SamplingParams
+    num_samples: int
+    cache_mode: CacheMode
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The request was scheduled for the first time."""
+
+    key: RequestKey
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Generated:
+    """Tokens of one sample; `finish` with its last ones."""
+
+    key: RequestKey
+    sample_index: int
+    token_ids: tuple[int, ...]
+    finish: Finish | None
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """All samples ended; nothing follows. Times are of this worker, in seconds."""
+
+    key: RequestKey
+    queue_s: float
+    prefill_s: float
+    decode_s: float
+    preemptions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The request ended with an error; nothing follows."""
+
+    key: RequestKey
+    error: StemcacheError
+
+
+EngineOutput = Started | Generated | Finished | Failed

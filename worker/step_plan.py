@@ -1,0 +1,99 @@
+"""The only seam between numbers and tensors: what one step has to compute, and what came of it.
+
+Made by the scheduler, executed by a runner, frozen in between. A runner executes in this order: scrubs, copies, forward,
+draws. All slots are indices into the pool of their group (`CacheGeometry.groups`, same order everywhere).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NewType
+
+SequenceId = NewType("SequenceId", int)
+"""Names one sequence of one engine; never reused."""
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """One token to draw from the logits of a row's last token."""
+
+    sample_index: int
+    position: int
+    """Position of the token to be drawn; with seed and sample index the counter of the random number."""
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int
+    banned: tuple[int, ...]
+    """Token ids that must not be drawn (stop tokens before min_tokens)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """The share of one sequence in a step."""
+
+    sequence: SequenceId
+    token_ids: tuple[int, ...]
+    """New tokens: their keys and values are written. At least one."""
+    start: int
+    """Position of the first new token = tokens whose keys and values are readable before the step."""
+    block_tables: tuple[tuple[int, ...], ...]
+    """Per group: the slot of each block from position 0 on, covering start + len(token_ids) tokens."""
+    draws: tuple[Draw, ...]
+    """Empty where the last new token is not the sequence's last; several for the samples of one prompt."""
+
+    @property
+    def kv_length(self) -> int:
+        """Tokens readable after the step."""
+        return self.start + len(self.token_ids)
+
+
+@dataclass(frozen=True, slots=True)
+class SlotCopy:
+    """The first `num_tokens` tokens of one slot, copied to another slot of the same group."""
+
+    group: int
+    source: int
+    target: int
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class SlotRef:
+    """One slot of one group."""
+
+    group: int
+    slot: int
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """One step. Rows with one new token and history (decode) come first, then rows that prefill."""
+
+    rows: tuple[Row, ...]
+    scrubs: tuple[SlotRef, ...]
+    """Slots to overwrite before anything else: they last held another domain's bytes."""
+    copies: tuple[SlotCopy, ...]
+    """Copy-on-write, before the forward. A target is never a source of the same step."""
+    ended: tuple[SequenceId, ...]
+    """Sequences that ended or were preempted since the last step, for runners with state of their own."""
+
+    @property
+    def num_tokens(self) -> int:
+        """New tokens of all rows."""
+        return sum(len(row.token_ids) for row in self.rows)
+
+
+@dataclass(frozen=True, slots=True)
+class RowFailure:
+    """Why a row gave no token; the other rows of the step are not touched by it."""
+
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepResult:
+    """What came of a step."""
+
+    outcomes: tuple[tuple[int, ...] | RowFailure, ...]
+    """Per row: one token id per draw, in order, or a failure."""
