@@ -1,4 +1,4 @@
-"""What a sample is drawn from, in numbers only; the drawing on logits is the runner's (`worker/torch_runner/sampler.py`).
+"""What a sample is drawn from, in numbers only; drawing on logits is the runner's (`worker/torch_runner/sampler.py`).
 
 Randomness is counter-based: the number used for a token is a function of (seed, sample index, position) alone. So a
 sample is the same after preemption, on another worker, or beside other requests.

@@ -1,6 +1,6 @@
 """The only seam between numbers and tensors: what one step has to compute, and what came of it.
 
-Made by the scheduler, executed by a runner, frozen in between. A runner executes in this order: scrubs, copies, forward,
+Made by the scheduler, executed by a runner, frozen in between. A runner executes in order: scrubs, copies, forward,
 draws. All slots are indices into the pool of their group (`CacheGeometry.groups`, same order everywhere).
 """
 
