@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NewType, Protocol
 
 from cache_store.domain import FormatDigest
@@ -59,6 +60,15 @@ class WorkerRecord:
     load: WorkerLoad
 
 
+class Renewal(StrEnum):
+    """What a renewal found."""
+
+    NEW = "new"
+    """No lease of this incarnation: the first renewal, a lease that ran out, or a store that lost its data."""
+    KEPT = "kept"
+    """The lease of the renewal before."""
+
+
 class RegistryUnavailableError(Exception):
     """The registry cannot be reached or does not answer."""
 
@@ -78,8 +88,8 @@ class RegistryReader(Protocol):
 class RegistryWriter(Protocol):
     """The worker's side."""
 
-    async def renew(self, record: WorkerRecord) -> None:
-        """Renews the lease for LEASE_S. Raises RegistryUnavailableError."""
+    async def renew(self, record: WorkerRecord) -> Renewal:
+        """Renews the lease for LEASE_S. After NEW the worker's index must be replaced. Raises RegistryUnavailableError."""
         ...
 
     async def leave(self, worker_id: WorkerId, incarnation: Incarnation) -> None:
