@@ -89,7 +89,10 @@ class RegistryWriter(Protocol):
     """The worker's side."""
 
     async def renew(self, record: WorkerRecord) -> Renewal:
-        """Renews the lease for LEASE_S. After NEW the worker's index must be replaced. Raises RegistryUnavailableError."""
+        """Renews the lease for LEASE_S. After NEW the index of the worker must be replaced.
+
+        Raises RegistryUnavailableError.
+        """
         ...
 
     async def leave(self, worker_id: WorkerId, incarnation: Incarnation) -> None:
