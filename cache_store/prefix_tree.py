@@ -1,0 +1,165 @@
+"""The prefix tree: domain → blocks by exact tokens.
+
+A block is found by its parent block and its token bytes, compared as they are: no hash decides, so no collision can
+happen. Knows nothing of memory pressure; the block pool owns the tree and decides what leaves it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+from cache_store.digest import Digest, Hasher, block_digest
+from cache_store.domain import Domain, DomainTag
+from cache_store.tokens import TOKEN_BYTES, PackedTokens, common_prefix, part
+
+MAX_RUN_CANDIDATES = 32
+"""Children of one parent that are searched for the longest common run, newest first."""
+
+
+class DomainRoot:
+    """Where the blocks of one domain hang."""
+
+    __slots__ = ("children", "digest", "tag")
+
+    def __init__(self, domain: Domain) -> None:
+        self.tag: DomainTag = domain.tag
+        self.digest: bytes = domain.root
+        self.children: dict[PackedTokens, Block] = {}
+
+
+class Block:
+    """`block_size` tokens of keys and values: one slot in every cache group, and a place in the tree once it is full.
+
+    Owned by the block pool; others read `uid` and `slots` and hand the object back.
+    """
+
+    __slots__ = ("children", "digest", "newer", "older", "parent", "ref_count", "root", "slots", "tokens", "uid")
+
+    def __init__(self, uid: int, slots: tuple[int, ...], root: bytes) -> None:
+        self.uid = uid
+        self.slots = slots
+        self.root = root
+        """Domain root whose bytes the slots hold."""
+        self.ref_count = 1
+        self.parent: Block | DomainRoot | None = None
+        """None while the block is not in the tree."""
+        self.tokens = PackedTokens(b"")
+        self.digest: bytes = b""
+        self.children: dict[PackedTokens, Block] = {}
+        self.older: Block | None = None
+        self.newer: Block | None = None
+
+    @property
+    def in_tree(self) -> bool:
+        """Whether the block can be matched."""
+        return self.parent is not None
+
+    def __repr__(self) -> str:
+        return f"Block(uid={self.uid}, slots={self.slots}, ref_count={self.ref_count}, in_tree={self.in_tree})"
+
+
+class PrefixTree:
+    """Blocks of all domains of one pool."""
+
+    def __init__(self, block_size: int, hasher: Hasher) -> None:
+        self._block_size = block_size
+        self._hasher = hasher
+        self._roots: dict[bytes, DomainRoot] = {}
+
+    def match(self, domain: Domain, tokens: PackedTokens, max_tokens: int) -> list[Block]:
+        """The longest chain of full blocks that are equal to `tokens` and end within `max_tokens`."""
+        node: Block | DomainRoot | None = self._roots.get(domain.root)
+        width = self._block_size * TOKEN_BYTES
+        limit = min(max_tokens * TOKEN_BYTES, len(tokens))
+        chain: list[Block] = []
+        start = 0
+        while node is not None and start + width <= limit:
+            node = node.children.get(PackedTokens(tokens[start : start + width]))
+            if node is not None:
+                chain.append(node)
+                start += width
+        return chain
+
+    def longest_run(
+        self, domain: Domain, chain: list[Block], tokens: PackedTokens, max_tokens: int
+    ) -> tuple[Block, int] | None:
+        """The block after `chain` that shares the longest run of leading tokens with what follows, and that run.
+
+        Bounded by `max_tokens` in all and by MAX_RUN_CANDIDATES; None where nothing is shared.
+        """
+        node = chain[-1] if chain else self._roots.get(domain.root)
+        if node is None:
+            return None
+        start = len(chain) * self._block_size
+        rest = part(tokens, start, min(start + self._block_size, max_tokens))
+        best: tuple[Block, int] | None = None
+        for child in islice(reversed(node.children.values()), MAX_RUN_CANDIDATES):
+            run = common_prefix(child.tokens, rest)
+            if run > (best[1] if best else 0):
+                best = (child, run)
+        return best
+
+    def insert(self, domain: Domain, parent: Block | None, block: Block, tokens: PackedTokens) -> Block:
+        """Puts a full block below its parent (None: the domain's root); returns the block that stands there."""
+        node = parent if parent is not None else self._root_of(domain)
+        existing = node.children.get(tokens)
+        if existing is not None:
+            return existing
+        block.parent = node
+        block.tokens = tokens
+        block.digest = block_digest(node.digest, tokens, self._hasher)
+        node.children[tokens] = block
+        return block
+
+    def remove(self, block: Block) -> DomainTag:
+        """Takes a leaf out of the tree; returns the tag of its domain."""
+        assert not block.children, "only leaves leave the tree: a resident block's ancestors are resident"
+        assert block.parent is not None
+        del block.parent.children[block.tokens]
+        block.parent = None
+        root = self._roots[block.root]
+        if not root.children:
+            del self._roots[block.root]
+        return root.tag
+
+    def tag_of(self, block: Block) -> DomainTag:
+        """Tag of the domain of a block in the tree."""
+        return self._roots[block.root].tag
+
+    def digests(self) -> dict[DomainTag, bytes]:
+        """All blocks by domain, packed digests, parent first."""
+        return {
+            root.tag: b"".join(Digest(block.digest) for block in _descendants(root)) for root in self._roots.values()
+        }
+
+    def blocks(self) -> Iterator[Block]:
+        """All blocks, parents before children."""
+        for root in self._roots.values():
+            yield from _descendants(root)
+
+    def check_invariants(self) -> None:
+        """Every block hangs where its parent and tokens say, in its own domain."""
+        for key, root in self._roots.items():
+            assert root.children, "a domain without blocks is forgotten"
+            assert root.digest == key
+            for block in _descendants(root):
+                assert block.root == key, f"{block} hangs in another domain"
+                assert len(block.tokens) == self._block_size * TOKEN_BYTES, f"{block} is not full"
+                assert block.parent is not None
+                assert block.parent.children.get(block.tokens) is block
+                assert block.digest == block_digest(block.parent.digest, block.tokens, self._hasher)
+
+    def _root_of(self, domain: Domain) -> DomainRoot:
+        root = self._roots.get(domain.root)
+        if root is None:
+            root = self._roots[domain.root] = DomainRoot(domain)
+        return root
+
+
+def _descendants(node: Block | DomainRoot) -> Iterator[Block]:
+    stack = list(node.children.values())
+    while stack:
+        block = stack.pop()
+        yield block
+        stack.extend(block.children.values())

@@ -1,0 +1,110 @@
+"""What every tier that holds blocks offers; the device's block pool is the first.
+
+The domain is the first parameter wherever blocks are named: a tier has no way to be asked without one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Protocol
+
+from cache_store.domain import Domain
+from cache_store.prefix_tree import Block
+from cache_store.tokens import PackedTokens
+
+
+class TierKind(StrEnum):
+    """Where blocks live."""
+
+    DEVICE = "device"
+
+
+@dataclass(frozen=True, slots=True)
+class PartialMatch:
+    """A block whose leading tokens fit: copy them, never write to it. Pinned."""
+
+    source: Block
+    num_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class Match:
+    """What of a prompt is there, pinned in one transaction."""
+
+    blocks: tuple[Block, ...]
+    """Full blocks from position 0 on."""
+    partial: PartialMatch | None
+    """What follows them, to be released no later than the blocks."""
+
+    @property
+    def pinned(self) -> tuple[Block, ...]:
+        """All pinned blocks in position order, as `release` takes them."""
+        return self.blocks if self.partial is None else (*self.blocks, self.partial.source)
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """New blocks, pinned once, and the slots that held another domain's bytes.
+
+    The slots must be overwritten before the next forward, also where the blocks are given back before they were used.
+    """
+
+    blocks: tuple[Block, ...]
+    scrubs: tuple[tuple[int, int], ...]
+    """(group, slot)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Short:
+    """Not enough blocks; nothing was changed."""
+
+    num_available: int
+
+
+class Tier(Protocol):
+    """A place for blocks with exact-prefix lookup. Single-threaded: its owner is the engine's thread."""
+
+    @property
+    def kind(self) -> TierKind:
+        """Where."""
+        ...
+
+    @property
+    def num_blocks(self) -> int:
+        """Capacity."""
+        ...
+
+    @property
+    def num_available(self) -> int:
+        """Blocks that `allocate` can grant now: unused and evictable ones."""
+        ...
+
+    def match_length(self, domain: Domain, tokens: PackedTokens, max_tokens: int) -> int:
+        """Leading tokens that `match_and_pin` would find; changes nothing, not even recency."""
+        ...
+
+    def match_and_pin(self, domain: Domain, tokens: PackedTokens, max_tokens: int) -> Match:
+        """Longest match within the first `max_tokens` tokens, by exact comparison."""
+        ...
+
+    def allocate(self, domain: Domain, num_blocks: int) -> Granted | Short:
+        """New blocks for bytes of `domain`, evicting what nobody holds, leaves first."""
+        ...
+
+    def commit(self, domain: Domain, parent: Block | None, block: Block, tokens: PackedTokens) -> Block:
+        """Makes a full, completely written block matchable below `parent` (None: the first block of a prompt).
+
+        Returns the block that stands there: where an equal one was there before, the caller's pin moves to it and
+        `block` is given back.
+        """
+        ...
+
+    def pin(self, blocks: Sequence[Block]) -> None:
+        """One more holder of blocks that are held already."""
+        ...
+
+    def release(self, blocks: Sequence[Block]) -> None:
+        """Ends one hold of each block. In position order: the last becomes evictable first."""
+        ...
