@@ -1,0 +1,118 @@
+"""The blocking client of the operator's API. Owns one channel.
+
+Calls that change something are not retried by the channel (see `services/client/channel.py`): a key that was made
+twice would be one key too many.
+"""
+
+from __future__ import annotations
+
+from types import TracebackType
+from typing import Self
+
+import grpc
+from stemcache.admin.v1 import admin_pb2 as pb
+from stemcache.admin.v1.admin_pb2_grpc import ClusterServiceStub, TenantAdminServiceStub
+
+from services.client import admin_messages as messages
+from services.client.admin_results import ApiKey, ClusterStatus, ImportCounts, NewApiKey, RequestRecord, Tenant
+from services.client.channel import CALL_TIMEOUT_S, channel_options, credential_metadata
+from services.client.errors import api_errors
+
+
+class AdminClient:
+    """Calls `address` (host:port of the admin port) as the operator. Every method raises ApiError."""
+
+    def __init__(self, address: str, admin_token: str, timeout_s: float = CALL_TIMEOUT_S) -> None:
+        self._metadata = credential_metadata(admin_token)
+        self._timeout_s = timeout_s
+        self._channel = grpc.insecure_channel(address, options=channel_options())
+        self._tenants = TenantAdminServiceStub(self._channel)
+        self._cluster = ClusterServiceStub(self._channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the channel. Idempotent."""
+        self._channel.close()
+
+    def create_tenant(self, name: str) -> Tenant:
+        """Makes a tenant."""
+        request = pb.CreateTenantRequest(name=name)
+        with api_errors():
+            response = self._tenants.CreateTenant(request, timeout=self._timeout_s, metadata=self._metadata)
+        return messages.tenant_of(response.tenant)
+
+    def list_tenants(self) -> tuple[Tenant, ...]:
+        """All tenants, by name."""
+        with api_errors():
+            response = self._tenants.ListTenants(
+                pb.ListTenantsRequest(), timeout=self._timeout_s, metadata=self._metadata
+            )
+        return tuple(messages.tenant_of(each) for each in response.tenants)
+
+    def delete_tenant(self, name: str) -> None:
+        """Removes a tenant and its keys; nothing that it cached can be reached again."""
+        request = pb.DeleteTenantRequest(name=name)
+        with api_errors():
+            self._tenants.DeleteTenant(request, timeout=self._timeout_s, metadata=self._metadata)
+
+    def rotate_epoch(self, tenant: str) -> Tenant:
+        """Makes everything that a tenant cached unreachable."""
+        request = pb.RotateEpochRequest(tenant=tenant)
+        with api_errors():
+            response = self._tenants.RotateEpoch(request, timeout=self._timeout_s, metadata=self._metadata)
+        return messages.tenant_of(response.tenant)
+
+    def create_api_key(self, tenant: str) -> NewApiKey:
+        """Makes a key. Its secret is told here and never again."""
+        request = pb.CreateApiKeyRequest(tenant=tenant)
+        with api_errors():
+            response = self._tenants.CreateApiKey(request, timeout=self._timeout_s, metadata=self._metadata)
+        return NewApiKey(messages.api_key_of(response.key), response.secret)
+
+    def list_api_keys(self, tenant: str) -> tuple[ApiKey, ...]:
+        """Keys of a tenant, oldest first, without secrets."""
+        request = pb.ListApiKeysRequest(tenant=tenant)
+        with api_errors():
+            response = self._tenants.ListApiKeys(request, timeout=self._timeout_s, metadata=self._metadata)
+        return tuple(messages.api_key_of(each) for each in response.keys)
+
+    def revoke_api_key(self, key_id: str) -> None:
+        """Ends a key. Idempotent."""
+        request = pb.RevokeApiKeyRequest(key_id=key_id)
+        with api_errors():
+            self._tenants.RevokeApiKey(request, timeout=self._timeout_s, metadata=self._metadata)
+
+    def export_tenants(self) -> bytes:
+        """All tenants and keys as one document, secrets wrapped by the master key."""
+        with api_errors():
+            response = self._tenants.ExportTenants(
+                pb.ExportTenantsRequest(), timeout=self._timeout_s, metadata=self._metadata
+            )
+        return response.document
+
+    def import_tenants(self, document: bytes) -> ImportCounts:
+        """Reads such a document; changes nothing where it is refused."""
+        request = pb.ImportTenantsRequest(document=document)
+        with api_errors():
+            response = self._tenants.ImportTenants(request, timeout=self._timeout_s, metadata=self._metadata)
+        return ImportCounts(response.tenants, response.keys)
+
+    def status(self) -> ClusterStatus:
+        """How the router and its workers are."""
+        with api_errors():
+            response = self._cluster.GetStatus(pb.GetStatusRequest(), timeout=self._timeout_s, metadata=self._metadata)
+        return messages.status_of(response)
+
+    def request_record(self, tenant: str, request_id: str) -> RequestRecord:
+        """The record of a recent request, with the terms of its routing."""
+        request = pb.GetRequestRecordRequest(tenant=tenant, request_id=request_id)
+        with api_errors():
+            response = self._cluster.GetRequestRecord(request, timeout=self._timeout_s, metadata=self._metadata)
+        return messages.record_of(response)

@@ -1,0 +1,86 @@
+"""Between protobuf messages of the operator's API and the client's values."""
+
+from __future__ import annotations
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+from stemcache.admin.v1 import admin_pb2 as pb
+
+from services.client.admin_results import ApiKey, ClusterStatus, RequestRecord, RouteTerm, Tenant, WorkerStatus
+
+
+def tenant_of(message: pb.Tenant) -> Tenant:
+    """The value of a tenant."""
+    return Tenant(
+        name=message.name,
+        uuid=message.uuid,
+        create_unix_s=seconds_of(message.create_time),
+        epoch_unix_s=seconds_of(message.epoch_time),
+        num_live_keys=message.live_keys,
+    )
+
+
+def api_key_of(message: pb.ApiKey) -> ApiKey:
+    """The value of a key."""
+    return ApiKey(message.key_id, seconds_of(message.create_time), message.revoked)
+
+
+def status_of(message: pb.GetStatusResponse) -> ClusterStatus:
+    """The value of a status."""
+    return ClusterStatus(
+        version=message.version,
+        degraded=message.degraded,
+        control_age_s=seconds_of(message.control_age),
+        control_generation=message.control_generation,
+        workers=tuple(_worker_of(each) for each in message.workers),
+        refused_workers=tuple(message.refused_workers),
+        running_requests=message.running_requests,
+    )
+
+
+def record_of(message: pb.GetRequestRecordResponse) -> RequestRecord:
+    """The value of a record."""
+    return RequestRecord(
+        tenant=message.tenant,
+        request_id=message.request_id,
+        model=message.model,
+        receive_unix_s=seconds_of(message.receive_time),
+        status=message.status,
+        prompt_tokens=message.prompt_tokens,
+        cached_tokens=message.cached_tokens,
+        completion_tokens=message.completion_tokens,
+        terms=tuple(
+            RouteTerm(each.worker_id, each.matched_tokens, each.queue_s, each.prefill_s, each.cost)
+            for each in message.terms
+        ),
+        attempts=message.attempts,
+        degraded=message.degraded,
+        route_s=seconds_of(message.route_duration),
+        queue_s=seconds_of(message.queue_duration),
+        prefill_s=seconds_of(message.prefill_duration),
+        decode_s=seconds_of(message.decode_duration),
+        preemptions=message.preemptions,
+    )
+
+
+def seconds_of(message: Timestamp | Duration) -> float:
+    """Seconds, since 1970 where it is a point in time."""
+    return message.ToNanoseconds() / 1e9
+
+
+def _worker_of(message: pb.Worker) -> WorkerStatus:
+    return WorkerStatus(
+        worker_id=message.worker_id,
+        incarnation=message.incarnation,
+        address=message.address,
+        model=message.model,
+        running_requests=message.running_requests,
+        waiting_requests=message.waiting_requests,
+        used_blocks=message.used_blocks,
+        total_blocks=message.total_blocks,
+        block_size=message.block_size,
+        kv_bytes_per_token=message.kv_bytes_per_token,
+        max_model_len=message.max_model_len,
+        max_num_sequences=message.max_num_sequences,
+        prefill_tokens_per_s=message.prefill_tokens_per_s,
+    )

@@ -1,0 +1,111 @@
+"""What the operator's API answers, as values."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A tenant."""
+
+    name: str
+    uuid: str
+    create_unix_s: float
+    epoch_unix_s: float
+    """When its epoch was last renewed."""
+    num_live_keys: int
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A key without its secret."""
+
+    key_id: str
+    create_unix_s: float
+    revoked: bool
+
+
+@dataclass(frozen=True, slots=True)
+class NewApiKey:
+    """A key that was just made."""
+
+    key: ApiKey
+    secret: str
+    """The whole key as a caller sends it; told once."""
+
+
+@dataclass(frozen=True, slots=True)
+class ImportCounts:
+    """What an import added or replaced."""
+
+    num_tenants: int
+    num_keys: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStatus:
+    """A worker as a router sees it."""
+
+    worker_id: str
+    incarnation: str
+    address: str
+    model: str
+    running_requests: int
+    waiting_requests: int
+    used_blocks: int
+    total_blocks: int
+    block_size: int
+    kv_bytes_per_token: int
+    max_model_len: int
+    max_num_sequences: int
+    prefill_tokens_per_s: float
+    """0 before the first measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterStatus:
+    """A router and what it sees."""
+
+    version: str
+    degraded: bool
+    control_age_s: float
+    control_generation: int
+    workers: tuple[WorkerStatus, ...]
+    refused_workers: tuple[str, ...]
+    """Workers that were refused, and why."""
+    running_requests: int
+
+
+@dataclass(frozen=True, slots=True)
+class RouteTerm:
+    """What one candidate would have cost."""
+
+    worker_id: str
+    matched_tokens: int
+    queue_s: float
+    prefill_s: float
+    cost: float
+
+
+@dataclass(frozen=True, slots=True)
+class RequestRecord:
+    """One request, from arrival to end."""
+
+    tenant: str
+    request_id: str
+    model: str
+    receive_unix_s: float
+    status: str
+    """Empty while it runs."""
+    prompt_tokens: int
+    cached_tokens: int
+    completion_tokens: int
+    terms: tuple[RouteTerm, ...]
+    attempts: int
+    degraded: bool
+    route_s: float
+    queue_s: float
+    prefill_s: float
+    decode_s: float
+    preemptions: int

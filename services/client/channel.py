@@ -1,0 +1,50 @@
+"""How the clients reach a server: retry policy, deadlines, credential. Keeps no state.
+
+Retries are gRPC's own, by service config: UNAVAILABLE only, before the first message of an answer, with growing
+pauses. They are safe because what is retried is idempotent: a generation carries its request id, everything else
+that is listed here only reads.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import TypeAlias
+
+CallMetadata: TypeAlias = tuple[tuple[str, str], ...]
+
+GENERATION_TIMEOUT_S = 300.0
+CALL_TIMEOUT_S = 20.0
+
+_RETRIED: tuple[dict[str, str], ...] = (
+    {"service": "stemcache.v1.InferenceService"},
+    {"service": "stemcache.admin.v1.ClusterService"},
+    {"service": "stemcache.admin.v1.TenantAdminService", "method": "ListTenants"},
+    {"service": "stemcache.admin.v1.TenantAdminService", "method": "ListApiKeys"},
+    {"service": "stemcache.admin.v1.TenantAdminService", "method": "ExportTenants"},
+)
+
+_RETRY_POLICY = {
+    "maxAttempts": 4,
+    "initialBackoff": "0.2s",
+    "maxBackoff": "2s",
+    "backoffMultiplier": 2.0,
+    "retryableStatusCodes": ["UNAVAILABLE"],
+}
+
+
+def channel_options() -> list[tuple[str, str | int]]:
+    """Options for a channel, sync or async."""
+    config = {"methodConfig": [{"name": list(_RETRIED), "retryPolicy": _RETRY_POLICY}]}
+    return [
+        ("grpc.service_config", json.dumps(config)),
+        ("grpc.enable_retries", 1),
+        ("grpc.primary_user_agent", "stemcache-python"),
+        ("grpc.keepalive_time_ms", 30_000),
+    ]
+
+
+def credential_metadata(credential: str) -> CallMetadata:
+    """Metadata that carries an API key or the operator's token. Raises ValueError for one that no server gave out."""
+    if not credential or not credential.isascii() or not credential.isprintable() or " " in credential:
+        raise ValueError("the credential is empty or has characters that no key has; was it copied whole?")
+    return (("authorization", f"Bearer {credential}"),)

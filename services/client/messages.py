@@ -1,0 +1,159 @@
+"""Between the client's values and protobuf messages. Knows nothing of channels."""
+
+from __future__ import annotations
+
+import uuid
+
+from stemcache.v1 import inference_pb2 as pb
+
+from cache_store.tokens import pack, unpack
+from services.client.requests import CacheMode, Chat, GenerationRequest, Prompt, Sampling, Tokens
+from services.client.results import (
+    Completion,
+    Delta,
+    FinishReason,
+    Generation,
+    GenerationEvent,
+    GenerationFinished,
+    GenerationStarted,
+    ModelCard,
+    Route,
+    SampleFinish,
+    Timings,
+    Usage,
+)
+
+_CACHE_MODES = {
+    CacheMode.READ_WRITE: pb.CachePolicy.MODE_READ_WRITE,
+    CacheMode.READ_ONLY: pb.CachePolicy.MODE_READ_ONLY,
+    CacheMode.BYPASS: pb.CachePolicy.MODE_BYPASS,
+}
+
+_FINISH_REASONS = {
+    pb.FINISH_REASON_UNSPECIFIED: FinishReason.UNFINISHED,
+    pb.FINISH_REASON_STOP: FinishReason.STOP,
+    pb.FINISH_REASON_LENGTH: FinishReason.LENGTH,
+    pb.FINISH_REASON_CANCELLED: FinishReason.CANCELLED,
+}
+
+
+def generate_message(request: GenerationRequest) -> pb.GenerateRequest:
+    """The message of `request`, with an id: a retried call must name the same request."""
+    return pb.GenerateRequest(
+        request_id=request.request_id or uuid.uuid4().hex,
+        model=request.model,
+        prompt=prompt_message(request.prompt),
+        sampling_params=_sampling_message(request.sampling),
+        cache_policy=pb.CachePolicy(mode=_CACHE_MODES[request.cache_mode], partition=request.partition),
+    )
+
+
+def prompt_message(prompt: Prompt) -> pb.Prompt:
+    """The message of a prompt."""
+    match prompt:
+        case str():
+            return pb.Prompt(text=prompt)
+        case Chat():
+            messages = [pb.ChatMessage(role=each.role, content=each.content) for each in prompt.messages]
+            return pb.Prompt(chat=pb.ChatPrompt(messages=messages))
+        case Tokens():
+            return pb.Prompt(token_ids=pb.TokenIds(packed=pack(prompt.token_ids)))
+
+
+def _sampling_message(sampling: Sampling) -> pb.SamplingParams:
+    return pb.SamplingParams(
+        temperature=sampling.temperature,
+        top_p=sampling.top_p,
+        top_k=sampling.top_k,
+        seed=sampling.seed,
+        max_tokens=sampling.max_tokens,
+        min_tokens=sampling.min_tokens,
+        stop=sampling.stop,
+        stop_token_ids=sampling.stop_token_ids,
+        ignore_eos=sampling.ignore_eos,
+        n=sampling.num_samples,
+    )
+
+
+def generation_of(message: pb.GenerateResponse) -> Generation:
+    """The value of a response."""
+    return Generation(
+        request_id=message.request_id,
+        completions=tuple(completion_of(each) for each in message.completions),
+        usage=_usage_of(message.usage),
+        timings=_timings_of(message.timings),
+        route=_route_of(message.route),
+        seed=message.seed,
+    )
+
+
+def event_of(message: pb.GenerateStreamResponse) -> GenerationEvent | None:
+    """The value of a stream's message; None for an event that this client does not know yet."""
+    match message.WhichOneof("event"):
+        case "started":
+            started = message.started
+            return GenerationStarted(
+                message.request_id, _usage_of(started.usage), _route_of(started.route), started.seed
+            )
+        case "delta":
+            delta = message.delta
+            return Delta(message.request_id, delta.sample_index, delta.text, token_ids_of(delta.token_ids))
+        case "finished":
+            finished = message.finished
+            samples = tuple(
+                SampleFinish(each.sample_index, _finish_reason_of(each.finish_reason)) for each in finished.samples
+            )
+            usage, timings = _usage_of(finished.usage), _timings_of(finished.timings)
+            return GenerationFinished(message.request_id, samples, usage, timings)
+        case _:
+            return None
+
+
+def completion_of(message: pb.Completion) -> Completion:
+    """The value of a sample."""
+    finish_reason = _finish_reason_of(message.finish_reason)
+    return Completion(message.sample_index, message.text, token_ids_of(message.token_ids), finish_reason)
+
+
+def token_ids_of(message: pb.TokenIds) -> tuple[int, ...]:
+    """The ids of a packed message."""
+    return tuple(unpack(message.packed))
+
+
+def model_of(message: pb.Model) -> ModelCard:
+    """The value of a model."""
+    return ModelCard(
+        name=message.name,
+        block_size=message.block_size,
+        max_model_len=message.max_model_len,
+        kv_bytes_per_token=message.kv_bytes_per_token,
+        vocab_size=message.vocab_size,
+    )
+
+
+def _finish_reason_of(value: pb.FinishReason.ValueType) -> FinishReason:
+    return _FINISH_REASONS.get(value, FinishReason.UNKNOWN)
+
+
+def _usage_of(message: pb.Usage) -> Usage:
+    return Usage(
+        prompt_tokens=message.prompt_tokens,
+        completion_tokens=message.completion_tokens,
+        cached_tokens=message.cached_tokens,
+        computed_tokens=message.computed_tokens,
+    )
+
+
+def _timings_of(message: pb.Timings) -> Timings:
+    return Timings(
+        receive_unix_s=message.receive_time.ToNanoseconds() / 1e9,
+        route_s=message.route_duration.ToNanoseconds() / 1e9,
+        queue_s=message.queue_duration.ToNanoseconds() / 1e9,
+        prefill_s=message.prefill_duration.ToNanoseconds() / 1e9,
+        decode_s=message.decode_duration.ToNanoseconds() / 1e9,
+        preemptions=message.preemptions,
+    )
+
+
+def _route_of(message: pb.Route) -> Route:
+    return Route(message.worker_id, message.degraded, message.attempts)

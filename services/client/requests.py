@@ -1,0 +1,81 @@
+"""What a caller asks for, as values. Defaults that the server assigns are absent here (None), not repeated."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+@dataclass(frozen=True, slots=True)
+class ChatMessage:
+    """One message of a chat."""
+
+    role: str
+    """`system`, `user`, `assistant`, or what the model's template knows."""
+    content: str
+
+
+@dataclass(frozen=True, slots=True)
+class Chat:
+    """A chat, rendered by the server with the model's own template."""
+
+    messages: tuple[ChatMessage, ...]
+    """Oldest first; at least one."""
+
+    @classmethod
+    def of(cls, user: str, system: str | None = None) -> Chat:
+        """One user message, after a system message where one is given."""
+        opening = () if system is None else (ChatMessage("system", system),)
+        return cls((*opening, ChatMessage("user", user)))
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """Token ids, taken as they are."""
+
+    token_ids: tuple[int, ...]
+
+
+Prompt = str | Chat | Tokens
+"""Plain text, a chat, or token ids."""
+
+
+class CacheMode(StrEnum):
+    """What a request may do with the cache of its tenant."""
+
+    READ_WRITE = "read_write"
+    READ_ONLY = "read_only"
+    BYPASS = "bypass"
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How tokens are drawn and when a sample ends; None leaves it to the server's documented default."""
+
+    temperature: float | None = None
+    """0, the default, is greedy."""
+    top_p: float | None = None
+    top_k: int | None = None
+    seed: int | None = None
+    """Assigned by the server, and returned, where None."""
+    max_tokens: int | None = None
+    min_tokens: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_token_ids: tuple[int, ...] = ()
+    ignore_eos: bool | None = None
+    num_samples: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationRequest:
+    """One generation."""
+
+    prompt: Prompt
+    sampling: Sampling = Sampling()
+    model: str = ""
+    """Empty where the cluster serves exactly one."""
+    cache_mode: CacheMode = CacheMode.READ_WRITE
+    partition: str = ""
+    """Space of its own inside the tenant; empty is the common one."""
+    request_id: str = ""
+    """Empty: the client makes one, so that its own retries attach to the same request."""

@@ -1,0 +1,86 @@
+"""The blocking client of a tenant. Owns one channel; safe to use from several threads."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from types import TracebackType
+from typing import Self
+
+import grpc
+from stemcache.v1 import inference_pb2 as pb
+from stemcache.v1.inference_pb2_grpc import InferenceServiceStub
+
+from services.client import messages
+from services.client.channel import CALL_TIMEOUT_S, GENERATION_TIMEOUT_S, channel_options, credential_metadata
+from services.client.errors import api_errors
+from services.client.requests import GenerationRequest, Prompt, Tokens
+from services.client.results import Generation, GenerationEvent, ModelCard, Tokenized
+
+
+class StemcacheClient:
+    """Calls `address` (host:port) as the tenant whose key `api_key` is. Every method raises ApiError."""
+
+    def __init__(self, address: str, api_key: str, timeout_s: float = GENERATION_TIMEOUT_S) -> None:
+        """`timeout_s` is the deadline of a generation; calls that only read have a shorter one."""
+        self._metadata = credential_metadata(api_key)
+        self._timeout_s = timeout_s
+        self._channel = grpc.insecure_channel(address, options=channel_options())
+        self._stub = InferenceServiceStub(self._channel)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Closes the channel; running calls end as cancelled. Idempotent."""
+        self._channel.close()
+
+    def generate(self, request: GenerationRequest) -> Generation:
+        """Runs a request to its end."""
+        message = messages.generate_message(request)
+        with api_errors():
+            response = self._stub.Generate(message, timeout=self._timeout_s, metadata=self._metadata)
+        return messages.generation_of(response)
+
+    def stream(self, request: GenerationRequest) -> Iterator[GenerationEvent]:
+        """Runs a request and yields its events as they come. Closing the iterator early cancels the request."""
+        message = pb.GenerateStreamRequest(request=messages.generate_message(request))
+        call = self._stub.GenerateStream(message, timeout=self._timeout_s, metadata=self._metadata)
+        try:
+            with api_errors():
+                for response in call:
+                    if (event := messages.event_of(response)) is not None:
+                        yield event
+        finally:
+            call.cancel()
+
+    def cancel(self, request_id: str) -> bool:
+        """Ends a running request; False where the tenant runs none of that id."""
+        message = pb.CancelGenerationRequest(request_id=request_id)
+        with api_errors():
+            response = self._stub.CancelGeneration(message, timeout=CALL_TIMEOUT_S, metadata=self._metadata)
+        return response.was_running
+
+    def tokenize(self, prompt: Prompt, model: str = "") -> Tokenized:
+        """Tokens of a prompt, as a generation would see them."""
+        message = pb.TokenizeRequest(model=model, prompt=messages.prompt_message(prompt))
+        with api_errors():
+            response = self._stub.Tokenize(message, timeout=CALL_TIMEOUT_S, metadata=self._metadata)
+        return Tokenized(messages.token_ids_of(response.token_ids), response.block_count)
+
+    def detokenize(self, tokens: Tokens, model: str = "") -> str:
+        """Text of tokens, special ones included."""
+        message = pb.DetokenizeRequest(model=model, token_ids=messages.prompt_message(tokens).token_ids)
+        with api_errors():
+            response = self._stub.Detokenize(message, timeout=CALL_TIMEOUT_S, metadata=self._metadata)
+        return response.text
+
+    def models(self) -> tuple[ModelCard, ...]:
+        """Models that can be called now, by name."""
+        with api_errors():
+            response = self._stub.ListModels(pb.ListModelsRequest(), timeout=CALL_TIMEOUT_S, metadata=self._metadata)
+        return tuple(messages.model_of(each) for each in response.models)

@@ -1,0 +1,90 @@
+"""An InferenceService whose answers are scripted: for tests of what a client makes of them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import grpc
+from google.protobuf.message import Message
+from google.rpc import code_pb2, status_pb2
+from grpc_status import rpc_status
+from stemcache.v1 import inference_pb2 as pb
+from stemcache.v1 import inference_pb2_grpc as rpc
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A status to end the next call with."""
+
+    code: int
+    message: str
+    details: tuple[Message, ...] = ()
+
+
+UNAVAILABLE = Failure(code_pb2.UNAVAILABLE, "no worker is ready")
+
+
+class ScriptedApi(rpc.InferenceServiceServicer):
+    """Fails as often as `failures` holds, then answers; remembers what it was asked."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.failures: list[Failure] = []
+        self.requests: list[pb.GenerateRequest] = []
+        self.metadata: dict[str, str] = {}
+        self.events: list[pb.GenerateStreamResponse] = []
+        self.raw_details: bytes | None = None
+        self.hold_stream = False
+        self.stream_ended = threading.Event()
+
+    def _enter(self, context: grpc.ServicerContext) -> None:
+        self.metadata = {key: str(value) for key, value in context.invocation_metadata()}
+        if not self.failures:
+            return
+        failure = self.failures.pop(0)
+        if self.raw_details is not None:
+            context.set_trailing_metadata((("grpc-status-details-bin", self.raw_details),))
+            context.abort(grpc.StatusCode.NOT_FOUND, failure.message)
+        status = status_pb2.Status(code=failure.code, message=failure.message)
+        for detail in failure.details:
+            status.details.add().Pack(detail)
+        context.abort_with_status(rpc_status.to_status(status))
+
+    def Generate(self, request: pb.GenerateRequest, context: grpc.ServicerContext) -> pb.GenerateResponse:  # noqa: N802
+        self.requests.append(request)
+        self._enter(context)
+        usage = pb.Usage(prompt_tokens=5, completion_tokens=2, cached_tokens=3, computed_tokens=2)
+        completion = pb.Completion(
+            text="hi", token_ids=pb.TokenIds(packed=b"\x07\0\0\0\x08\0\0\0"), finish_reason=pb.FINISH_REASON_LENGTH
+        )
+        response = pb.GenerateResponse(request_id=request.request_id, completions=[completion], usage=usage, seed=9)
+        response.timings.route_duration.FromMilliseconds(250)
+        response.route.worker_id = "worker-0"
+        return response
+
+    def GenerateStream(  # noqa: N802
+        self, request: pb.GenerateStreamRequest, context: grpc.ServicerContext
+    ) -> Iterator[pb.GenerateStreamResponse]:
+        self.requests.append(request.request)
+        context.add_callback(self.stream_ended.set)
+        self._enter(context)
+        yield from self.events
+        if self.hold_stream:
+            self.stream_ended.wait(timeout=10)
+        self._enter(context)
+
+    def CancelGeneration(  # noqa: N802
+        self, request: pb.CancelGenerationRequest, context: grpc.ServicerContext
+    ) -> pb.CancelGenerationResponse:
+        self._enter(context)
+        return pb.CancelGenerationResponse(was_running=request.request_id == "running")
+
+    def Tokenize(self, request: pb.TokenizeRequest, context: grpc.ServicerContext) -> pb.TokenizeResponse:  # noqa: N802
+        self._enter(context)
+        return pb.TokenizeResponse(token_ids=request.prompt.token_ids, block_count=1)
+
+    def ListModels(self, request: pb.ListModelsRequest, context: grpc.ServicerContext) -> pb.ListModelsResponse:  # noqa: N802
+        self._enter(context)
+        return pb.ListModelsResponse(models=[pb.Model(name="m", block_size=16, max_model_len=64)])
