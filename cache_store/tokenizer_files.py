@@ -31,5 +31,5 @@ def tokenizer_digest(folder: Path) -> str:
         if path.is_file():
             fields += [name, path.read_bytes()]
     if not fields:
-        raise PreconditionError(f"{folder} has no tokenizer files; expected at least one of {', '.join(TOKENIZER_FILES)}")
+        raise PreconditionError(f"{folder} has no tokenizer files; expected one of {', '.join(TOKENIZER_FILES)}")
     return hashlib.blake2b(encode(*fields), digest_size=16, person=b"sc-tokenizer").hexdigest()

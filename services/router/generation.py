@@ -1,0 +1,171 @@
+"""One generation as the router knows it: what was asked, what came of it so far.
+
+The values are the words that all other modules of the router share. Knows no grpc and no protobuf.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+from cache_store.errors import WorkerLostError
+from cache_store.registry import WorkerId
+from cache_store.tokens import PackedTokens
+
+
+class CacheMode(StrEnum):
+    """What a request may do with the cache."""
+
+    READ_WRITE = "read_write"
+    READ_ONLY = "read_only"
+    BYPASS = "bypass"
+
+
+class FinishReason(StrEnum):
+    """Why a sample ended."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class TokenPrompt:
+    """Token ids, taken as they are."""
+
+    tokens: PackedTokens
+
+
+@dataclass(frozen=True, slots=True)
+class TextPrompt:
+    """Plain text."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChatTurn:
+    """One message of a chat."""
+
+    role: str
+    content: str
+
+
+class TurnOpening(StrEnum):
+    """How a rendered chat ends."""
+
+    ASSISTANT = "assistant"
+    """The assistant's turn is opened."""
+    NONE = "none"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPrompt:
+    """A chat, to be rendered with the model's template."""
+
+    turns: tuple[ChatTurn, ...]
+    opening: TurnOpening
+
+
+Prompt = TokenPrompt | TextPrompt | ChatPrompt
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How to sample, as asked; valid by construction of `services/router/validation.py`."""
+
+    temperature: float
+    top_p: float
+    top_k: int
+    seed: int | None
+    """None: the router assigns one."""
+    max_tokens: int | None
+    """None: what fits, at most a default."""
+    min_tokens: int
+    stop: tuple[str, ...]
+    stop_token_ids: tuple[int, ...]
+    end_tokens: EndTokens
+    n: int
+
+
+class EndTokens(StrEnum):
+    """Whether the model's end-of-sequence tokens end a sample."""
+
+    STOP = "stop"
+    IGNORE = "ignore"
+
+
+@dataclass(frozen=True, slots=True)
+class GenerationSpec:
+    """A valid request. `request_id` is None where the client chose none."""
+
+    request_id: str | None
+    model: str
+    """Empty where the client named none."""
+    prompt: Prompt
+    sampling: Sampling
+    cache_mode: CacheMode
+    partition: str
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The request was admitted by a worker."""
+
+    prompt_tokens: int
+    cached_tokens: int
+    worker_id: WorkerId
+    attempts: int
+    degraded: bool
+    seed: int
+    num_samples: int
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """What one sample gained: text that became certain, tokens, and why it ended with them."""
+
+    sample_index: int
+    text: str
+    tokens: PackedTokens
+    finish: FinishReason | None
+
+
+@dataclass(frozen=True, slots=True)
+class Timings:
+    """Server-side times of one request, in seconds."""
+
+    receive_unix_s: float
+    route_s: float
+    queue_s: float
+    prefill_s: float
+    decode_s: float
+    preemptions: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """All samples ended; nothing follows."""
+
+    timings: Timings
+
+
+GenerationEvent = Started | Piece | Finished
+
+
+@dataclass(frozen=True, slots=True)
+class SampleSoFar:
+    """A sample as far as it came; `finish` is None while it runs."""
+
+    sample_index: int
+    text: str
+    tokens: PackedTokens
+    finish: FinishReason | None
+
+
+class GenerationLostError(WorkerLostError):
+    """The worker went away after the first token; `samples` is what had been made."""
+
+    def __init__(self, message: str, samples: tuple[SampleSoFar, ...]) -> None:
+        super().__init__(message)
+        self.samples = samples

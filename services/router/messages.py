@@ -1,0 +1,122 @@
+"""From the router's values to the messages of `stemcache.v1`. Holds no state."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.timestamp_pb2 import Timestamp
+from stemcache.v1 import inference_pb2 as pb
+
+from cache_store.tokens import count
+from services.router import generation as g
+
+_FINISH = {
+    None: pb.FINISH_REASON_UNSPECIFIED,
+    g.FinishReason.STOP: pb.FINISH_REASON_STOP,
+    g.FinishReason.LENGTH: pb.FINISH_REASON_LENGTH,
+    g.FinishReason.CANCELLED: pb.FINISH_REASON_CANCELLED,
+}
+
+
+def token_ids(packed: bytes) -> pb.TokenIds:
+    """Packed tokens as they travel."""
+    return pb.TokenIds(packed=packed)
+
+
+def duration(seconds: float) -> Duration:
+    """A duration of at least zero."""
+    message = Duration()
+    message.FromNanoseconds(max(0, round(seconds * 1e9)))
+    return message
+
+
+def timestamp(unix_s: float) -> Timestamp:
+    """A point in time."""
+    message = Timestamp()
+    message.FromNanoseconds(round(unix_s * 1e9))
+    return message
+
+
+def completion(sample: g.SampleSoFar) -> pb.Completion:
+    """A sample as far as it came."""
+    return pb.Completion(
+        sample_index=sample.sample_index,
+        text=sample.text,
+        token_ids=token_ids(sample.tokens),
+        finish_reason=_FINISH[sample.finish],
+    )
+
+
+def partial_generation(samples: Sequence[g.SampleSoFar]) -> pb.PartialGeneration:
+    """What had been made when a worker was lost; no sample of it counts as ended."""
+    message = pb.PartialGeneration(completions=[completion(sample) for sample in samples])
+    for made in message.completions:
+        made.finish_reason = pb.FINISH_REASON_UNSPECIFIED
+    return message
+
+
+def usage(started: g.Started, completion_tokens: int) -> pb.Usage:
+    """Token counts."""
+    return pb.Usage(
+        prompt_tokens=started.prompt_tokens,
+        completion_tokens=completion_tokens,
+        cached_tokens=started.cached_tokens,
+        computed_tokens=started.prompt_tokens - started.cached_tokens,
+    )
+
+
+def timings(values: g.Timings) -> pb.Timings:
+    """Server-side times."""
+    return pb.Timings(
+        receive_time=timestamp(values.receive_unix_s),
+        route_duration=duration(values.route_s),
+        queue_duration=duration(values.queue_s),
+        prefill_duration=duration(values.prefill_s),
+        decode_duration=duration(values.decode_s),
+        preemptions=values.preemptions,
+    )
+
+
+def route(started: g.Started) -> pb.Route:
+    """Where it runs: an opaque name, no address and no load."""
+    return pb.Route(worker_id=started.worker_id, degraded=started.degraded, attempts=started.attempts)
+
+
+def started_event(request_id: str, started: g.Started) -> pb.GenerateStreamResponse:
+    """First event of a stream."""
+    event = pb.GenerationStarted(usage=usage(started, 0), route=route(started), seed=started.seed)
+    return pb.GenerateStreamResponse(request_id=request_id, started=event)
+
+
+def delta_event(request_id: str, piece: g.Piece) -> pb.GenerateStreamResponse:
+    """Tokens of one sample."""
+    event = pb.GenerationDelta(sample_index=piece.sample_index, text=piece.text, token_ids=token_ids(piece.tokens))
+    return pb.GenerateStreamResponse(request_id=request_id, delta=event)
+
+
+def finished_event(
+    request_id: str, started: g.Started, samples: Sequence[g.SampleSoFar], finished: g.Finished
+) -> pb.GenerateStreamResponse:
+    """Last event of a stream."""
+    ends = [pb.SampleFinish(sample_index=s.sample_index, finish_reason=_FINISH[s.finish]) for s in samples]
+    event = pb.GenerationFinished(
+        samples=ends,
+        usage=usage(started, sum(count(s.tokens) for s in samples)),
+        timings=timings(finished.timings),
+    )
+    return pb.GenerateStreamResponse(request_id=request_id, finished=event)
+
+
+def response(
+    request_id: str, started: g.Started, samples: Sequence[g.SampleSoFar], finished: g.Finished
+) -> pb.GenerateResponse:
+    """The whole answer."""
+    return pb.GenerateResponse(
+        request_id=request_id,
+        completions=[completion(sample) for sample in samples],
+        usage=usage(started, sum(count(s.tokens) for s in samples)),
+        timings=timings(finished.timings),
+        route=route(started),
+        seed=started.seed,
+    )

@@ -1,0 +1,140 @@
+"""The one table from domain errors to gRPC statuses, with google.rpc details.
+
+Knows the error tree and grpc, nothing of requests or workers. Holds no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+import grpc
+import structlog
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.duration_pb2 import Duration
+from google.protobuf.message import Message
+from google.rpc.error_details_pb2 import BadRequest, PreconditionFailure, QuotaFailure, RetryInfo
+from google.rpc.status_pb2 import Status as StatusMessage
+
+from cache_store.errors import (
+    AlreadyExistsError,
+    CancelledRequestError,
+    CorruptDataError,
+    DeadlineError,
+    InvalidRequestError,
+    LimitExceededError,
+    NotFoundError,
+    PreconditionError,
+    StemcacheError,
+    UnauthenticatedError,
+    UnavailableError,
+    VersionError,
+    WorkerLostError,
+)
+from services.router.generation import GenerationLostError
+from services.router.messages import partial_generation
+
+DETAILS_KEY = "grpc-status-details-bin"
+INTERNAL_MESSAGE = "internal error; the server's log has it"
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """What a caller is told."""
+
+    code: grpc.StatusCode
+    message: str
+    details: tuple[Message, ...]
+
+
+def to_status(error: Exception) -> Status:
+    """Status of `error`; anything outside the tree is INTERNAL and tells nothing about itself."""
+    for kind, code, details in _TABLE:
+        if isinstance(error, kind):
+            return Status(code, str(error), details(error))
+    return Status(grpc.StatusCode.INTERNAL, INTERNAL_MESSAGE, ())
+
+
+async def abort_with(context: grpc.aio.ServicerContext[Any, Any], error: Exception) -> NoReturn:
+    """Ends the call with the status of `error`."""
+    status = to_status(error)
+    if status.code is grpc.StatusCode.INTERNAL:
+        _log.error("rpc.crashed", error=type(error).__name__, at=_place(error))
+    await context.abort(status.code, status.message, _trailers(status))
+    raise AssertionError("abort returned")
+
+
+def _trailers(status: Status) -> tuple[tuple[str, bytes], ...]:
+    if not status.details:
+        return ()
+    message = StatusMessage(code=status.code.value[0], message=status.message)
+    for detail in status.details:
+        packed = AnyMessage()
+        packed.Pack(detail)
+        message.details.append(packed)
+    return ((DETAILS_KEY, message.SerializeToString()),)
+
+
+def _place(error: Exception) -> str:
+    """Where `error` was raised; never its text, which may hold content."""
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace is not None else "unknown"
+
+
+def retry_info(seconds: float) -> RetryInfo:
+    """When to come again."""
+    delay = Duration()
+    delay.FromMilliseconds(max(1, round(seconds * 1000)))
+    return RetryInfo(retry_delay=delay)
+
+
+def _nothing(_: Any) -> tuple[Message, ...]:
+    return ()
+
+
+def _invalid(error: InvalidRequestError) -> tuple[Message, ...]:
+    violation = BadRequest.FieldViolation(field=error.field, description=str(error))
+    return (BadRequest(field_violations=[violation]),)
+
+
+def _limit(error: LimitExceededError) -> tuple[Message, ...]:
+    violation = QuotaFailure.Violation(subject=error.subject, description=str(error))
+    return (QuotaFailure(violations=[violation]), retry_info(error.retry_after_s))
+
+
+def _unavailable(error: UnavailableError) -> tuple[Message, ...]:
+    return (retry_info(error.retry_after_s),)
+
+
+def _precondition(error: StemcacheError) -> tuple[Message, ...]:
+    subject = error.what if isinstance(error, VersionError) else ""
+    kind = "VERSION" if isinstance(error, VersionError) else "STATE"
+    violation = PreconditionFailure.Violation(type=kind, subject=subject, description=str(error))
+    return (PreconditionFailure(violations=[violation]),)
+
+
+def _lost(error: GenerationLostError) -> tuple[Message, ...]:
+    return (partial_generation(error.samples),)
+
+
+_TABLE: tuple[tuple[type[StemcacheError], grpc.StatusCode, Callable[[Any], tuple[Message, ...]]], ...] = (
+    (InvalidRequestError, grpc.StatusCode.INVALID_ARGUMENT, _invalid),
+    (UnauthenticatedError, grpc.StatusCode.UNAUTHENTICATED, _nothing),
+    (NotFoundError, grpc.StatusCode.NOT_FOUND, _nothing),
+    (AlreadyExistsError, grpc.StatusCode.ALREADY_EXISTS, _nothing),
+    (PreconditionError, grpc.StatusCode.FAILED_PRECONDITION, _precondition),
+    (LimitExceededError, grpc.StatusCode.RESOURCE_EXHAUSTED, _limit),
+    (UnavailableError, grpc.StatusCode.UNAVAILABLE, _unavailable),
+    (DeadlineError, grpc.StatusCode.DEADLINE_EXCEEDED, _nothing),
+    (GenerationLostError, grpc.StatusCode.ABORTED, _lost),
+    (WorkerLostError, grpc.StatusCode.ABORTED, _nothing),
+    (CancelledRequestError, grpc.StatusCode.CANCELLED, _nothing),
+    (VersionError, grpc.StatusCode.FAILED_PRECONDITION, _precondition),
+    (CorruptDataError, grpc.StatusCode.DATA_LOSS, _nothing),
+)
+"""First match wins, so that a subclass stands before its base."""

@@ -1,0 +1,89 @@
+"""The status table: every error of the tree has its code and its details."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import grpc
+import pytest
+from google.rpc.error_details_pb2 import BadRequest, PreconditionFailure, QuotaFailure, RetryInfo
+from google.rpc.status_pb2 import Status as StatusMessage
+from stemcache.v1 import inference_pb2 as pb
+
+from cache_store import errors
+from cache_store.tokens import pack
+from services.router.generation import FinishReason, GenerationLostError, SampleSoFar
+from services.router.statuses import DETAILS_KEY, INTERNAL_MESSAGE, abort_with, to_status
+
+Code = grpc.StatusCode
+
+CASES: list[tuple[Exception, grpc.StatusCode, tuple[type, ...]]] = [
+    (errors.InvalidRequestError("prompt", "empty"), Code.INVALID_ARGUMENT, (BadRequest,)),
+    (errors.UnauthenticatedError("no"), Code.UNAUTHENTICATED, ()),
+    (errors.NotFoundError("no"), Code.NOT_FOUND, ()),
+    (errors.AlreadyExistsError("no"), Code.ALREADY_EXISTS, ()),
+    (errors.PreconditionError("no"), Code.FAILED_PRECONDITION, (PreconditionFailure,)),
+    (errors.LimitExceededError("requests", "no", 2.0), Code.RESOURCE_EXHAUSTED, (QuotaFailure, RetryInfo)),
+    (errors.UnavailableError("no", 1.5), Code.UNAVAILABLE, (RetryInfo,)),
+    (errors.DeadlineError("no"), Code.DEADLINE_EXCEEDED, ()),
+    (errors.WorkerLostError("no"), Code.ABORTED, ()),
+    (GenerationLostError("no", ()), Code.ABORTED, (pb.PartialGeneration,)),
+    (errors.CancelledRequestError("no"), Code.CANCELLED, ()),
+    (errors.VersionError("protocol", 0, 1), Code.FAILED_PRECONDITION, (PreconditionFailure,)),
+    (errors.CorruptDataError("no"), Code.DATA_LOSS, ()),
+]
+
+
+@pytest.mark.parametrize(("error", "code", "details"), CASES, ids=lambda value: getattr(value, "name", None))
+def test_table(error: Exception, code: grpc.StatusCode, details: tuple[type, ...]) -> None:
+    status = to_status(error)
+    assert status.code is code
+    assert status.message == str(error)
+    assert tuple(type(detail) for detail in status.details) == details
+
+
+def test_every_error_of_the_tree_has_a_row() -> None:
+    kinds = set(errors.StemcacheError.__subclasses__())
+    covered = {type(error) for error, _, _ in CASES}
+    assert kinds <= covered
+
+
+def test_anything_else_is_internal_and_tells_nothing() -> None:
+    status = to_status(RuntimeError("a prompt"))
+    assert (status.code, status.message) == (Code.INTERNAL, INTERNAL_MESSAGE)
+
+
+class _Context:
+    def __init__(self) -> None:
+        self.ended: tuple[grpc.StatusCode, str, tuple[Any, ...]] | None = None
+
+    async def abort(self, code: grpc.StatusCode, details: str, trailing_metadata: tuple[Any, ...]) -> NoReturn:
+        self.ended = (code, details, trailing_metadata)
+        raise grpc.aio.AbortError
+
+
+async def test_abort_sends_the_details_in_the_trailer() -> None:
+    context: Any = _Context()
+    sample = SampleSoFar(0, "ab", pack([1, 2]), FinishReason.STOP)
+    with pytest.raises(grpc.aio.AbortError):
+        await abort_with(context, GenerationLostError("worker lost", (sample,)))
+    code, message, ((key, value),) = context.ended
+    assert (code, message, key) == (Code.ABORTED, "worker lost", DETAILS_KEY)
+    status = StatusMessage.FromString(value)
+    assert status.code == Code.ABORTED.value[0]
+    partial = pb.PartialGeneration()
+    assert status.details[0].Unpack(partial)
+    assert partial.completions[0].token_ids.packed == pack([1, 2])
+    assert partial.completions[0].finish_reason == pb.FINISH_REASON_UNSPECIFIED
+
+
+def test_bad_request_names_the_field() -> None:
+    (detail,) = to_status(errors.InvalidRequestError("prompt.text", "is empty")).details
+    assert isinstance(detail, BadRequest)
+    assert detail.field_violations[0].field == "prompt.text"
+
+
+def test_retry_info_carries_the_delay() -> None:
+    (detail,) = to_status(errors.UnavailableError("later", 1.5)).details
+    assert isinstance(detail, RetryInfo)
+    assert detail.retry_delay.ToMilliseconds() == 1500
