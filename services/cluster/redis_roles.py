@@ -1,0 +1,65 @@
+"""What each kind of process may do on the Redis server, as rules of its access control list.
+
+One server carries control data and the index, so the rights are split by user. None may run administrative commands.
+SCAN and KEYS show the names of keys whatever key patterns a user has: only the operator may SCAN.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class RedisRole(StrEnum):
+    """A user of the server; the value is its name there."""
+
+    OPERATOR = "operator"
+    """Control data: the tenant store and the admin service."""
+    ROUTER = "router"
+    """Reads control data, index and registry."""
+    WORKER = "worker"
+    """Writes its own part of index and registry; sees no control data."""
+
+
+@dataclass(frozen=True, slots=True)
+class RoleUrls:
+    """One URL per role, each with that user's password."""
+
+    operator: str
+    router: str
+    worker: str
+
+    def of(self, role: RedisRole) -> str:
+        """URL of `role`."""
+        match role:
+            case RedisRole.OPERATOR:
+                return self.operator
+            case RedisRole.ROUTER:
+                return self.router
+            case RedisRole.WORKER:
+                return self.worker
+
+
+_COMMON = "-@all +@connection -@dangerous -@admin"
+
+_RULES = {
+    RedisRole.OPERATOR: (
+        "+@read +@write +@transaction +@pubsub -@dangerous +eval +evalsha +eval_ro +evalsha_ro +script|load"
+        " +script|exists +info ~sc:* resetchannels &sc:*"
+    ),
+    RedisRole.ROUTER: (
+        "+@read -@dangerous -scan -randomkey -dbsize +eval +evalsha +eval_ro +evalsha_ro +script|load +script|exists"
+        " +info +time +subscribe +unsubscribe +publish +set +del +unlink +expire +pexpire +incrby +hset +hdel +sadd"
+        " +srem %R~sc:* ~sc:router:* resetchannels &sc:*"
+    ),
+    RedisRole.WORKER: (
+        "+eval +evalsha +script|load +script|exists +info +time +get +mget +set +exists +del +unlink +pexpire +pttl"
+        " +sadd +srem +smembers +sismember +scard +hset +hget +hdel +hgetall +hmget ~sc:{*}:blocks:* ~sc:inc:*"
+        " ~sc:{workers}:* ~sc:schema resetchannels"
+    ),
+}
+
+
+def acl_rules(role: RedisRole) -> str:
+    """Rules after `ACL SETUSER name on >password`, in the syntax of Redis 7 and Valkey."""
+    return f"{_COMMON} {_RULES[role]}"

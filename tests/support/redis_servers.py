@@ -1,0 +1,98 @@
+"""Real servers for tests: the embedded Valkey, and the PATH's redis-server under the same users and rights.
+
+Both are started once per session and shared, so a test that counts on an empty store takes `redis_server`, which is
+emptied before each test.
+"""
+
+from __future__ import annotations
+
+import secrets
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import redis
+
+from services.cluster.redis_roles import RedisRole, RoleUrls
+from services.cluster.valkey import EmbeddedValkey
+from services.cluster.valkey_files import write_users
+
+NO_REDIS = "redis-server is not on the PATH"
+
+
+@dataclass(frozen=True, slots=True)
+class RedisServer:
+    """A running server and how its users reach it."""
+
+    name: str
+    urls: RoleUrls
+
+    def wipe(self) -> None:
+        """Removes everything that belongs to Stemcache."""
+        with redis.Redis.from_url(self.urls.operator) as client:
+            for key in client.scan_iter("sc:*", count=1000):
+                client.unlink(key)
+
+
+@contextmanager
+def running_redis(binary: Path, folder: Path) -> Iterator[RedisServer]:
+    """Runs Redis in memory on a Unix socket in `folder` until the block ends."""
+    passwords = RoleUrls(*(secrets.token_hex(24) for _ in RedisRole))
+    write_users(folder / "users.acl", passwords)
+    socket = folder / "redis.sock"
+    options = {
+        "port": "0",
+        "unixsocket": str(socket),
+        "unixsocketperm": "700",
+        "aclfile": str(folder / "users.acl"),
+        "dir": str(folder),
+        "save": "",
+    }
+    arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
+    process = subprocess.Popen([str(binary), *arguments], stdout=subprocess.DEVNULL, start_new_session=True)
+    try:
+        deadline = time.monotonic() + 10
+        while not socket.exists():
+            assert process.poll() is None, f"{binary} ended with exit code {process.returncode}"
+            assert time.monotonic() < deadline, f"{binary} did not listen within 10 s"
+            time.sleep(0.01)
+        yield RedisServer(
+            "redis", RoleUrls(*(f"unix://{role}:{passwords.of(role)}@{socket}?db=0" for role in RedisRole))
+        )
+    finally:
+        process.terminate()
+        process.wait(10)
+
+
+@pytest.fixture(scope="session")
+def valkey() -> Iterator[EmbeddedValkey]:
+    """The embedded Valkey, one for the session."""
+    with tempfile.TemporaryDirectory(prefix="sc-") as folder, EmbeddedValkey.start(Path(folder)) as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def path_redis() -> Iterator[RedisServer]:
+    """Redis from the PATH, one for the session; skips where there is none."""
+    binary = shutil.which("redis-server")
+    if binary is None:
+        pytest.skip(NO_REDIS)
+    with tempfile.TemporaryDirectory(prefix="sc-") as folder, running_redis(Path(binary), Path(folder)) as server:
+        yield server
+
+
+@pytest.fixture(params=["valkey", "redis"])
+def redis_server(request: pytest.FixtureRequest) -> RedisServer:
+    """Each server in turn, emptied."""
+    if request.param == "valkey":
+        server = RedisServer("valkey", request.getfixturevalue("valkey").urls)
+    else:
+        server = request.getfixturevalue("path_redis")
+    server.wipe()
+    return server
