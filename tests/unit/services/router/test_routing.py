@@ -1,0 +1,150 @@
+"""The choice of a worker: who is dropped, who is cheapest, and that the terms say why."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from collections import Counter
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cache_store.errors import InvalidRequestError, UnavailableError
+from cache_store.index import Incarnation
+from cache_store.registry import WorkerRecord
+from services.router.routing import (
+    ROUTE_WEIGHT,
+    RouteChoice,
+    RouteRequest,
+    WorkerView,
+    answer_room,
+    choose,
+    longest_prompt,
+)
+from tests.support.worker_records import IDLE, worker_record
+
+ASK = RouteRequest(model="m", prompt_tokens=100, max_tokens=10, num_samples=1, excluded=frozenset())
+
+
+def view(record: WorkerRecord, **changes: float) -> WorkerView:
+    base = WorkerView(record, suspected=False, pending_prefill_tokens=0, pending_requests=0, request_s=0.0)
+    return dataclasses.replace(base, **changes)
+
+
+def pick(*views: WorkerView, ask: RouteRequest = ASK, **matched: int) -> RouteChoice:
+    by_incarnation = {Incarnation(name): tokens for name, tokens in matched.items()}
+    return choose(views, by_incarnation, ask, random.Random(0))
+
+
+def queued(tokens: int, rate: float = 1_000.0) -> WorkerRecord:
+    return worker_record("b", load=dataclasses.replace(IDLE, queued_prefill_tokens=tokens, prefill_tokens_per_s=rate))
+
+
+def test_takes_the_worker_that_holds_the_prefix() -> None:
+    assert pick(view(worker_record("a")), view(worker_record("b")), b=96).worker.worker_id == "b"
+
+
+def test_a_long_queue_outweighs_a_short_prefix() -> None:
+    assert pick(view(worker_record("a")), view(queued(5_000)), b=16).worker.worker_id == "a"
+
+
+def test_the_terms_are_those_of_the_formula_best_first() -> None:
+    choice = pick(view(worker_record("a")), view(queued(500, rate=2_000.0)), b=80)
+    b, a = choice.terms
+    assert (b.worker_id, b.matched_tokens, b.queue_s, b.prefill_s) == ("b", 80, 0.25, 0.01)
+    assert b.cost == pytest.approx(0.25 + ROUTE_WEIGHT * 0.01)
+    assert (a.worker_id, a.matched_tokens, a.queue_s, a.prefill_s) == ("a", 0, 0.0, 0.1)
+
+
+def test_the_last_prompt_token_is_always_computed() -> None:
+    assert pick(view(worker_record("a")), a=112).terms[0].matched_tokens == 99
+
+
+def test_own_requests_on_their_way_count_as_queue() -> None:
+    busy = view(worker_record("a"), pending_prefill_tokens=400)
+    assert pick(busy, view(worker_record("b"))).worker.worker_id == "b"
+
+
+def test_waiting_for_a_place_in_the_batch_counts_as_queue() -> None:
+    full = dataclasses.replace(IDLE, running_requests=8, waiting_requests=3)
+    choice = pick(view(worker_record("a", load=full), request_s=4.0), view(worker_record("b")), a=96)
+    assert choice.worker.worker_id == "b"
+    assert choice.terms[1].queue_s == pytest.approx(4 * 4.0 / 8)
+
+
+def test_a_worker_without_a_measured_rate_is_given_the_mean_of_the_others() -> None:
+    fresh = worker_record("a", load=dataclasses.replace(IDLE, prefill_tokens_per_s=0.0))
+    choice = pick(view(fresh), view(queued(0, rate=200.0)))
+    assert {term.prefill_s for term in choice.terms} == {0.5}
+
+
+def test_ties_are_random() -> None:
+    views = [view(worker_record(name)) for name in "abc"]
+    rng = random.Random(1)
+    seen = Counter(choose(views, {}, ASK, rng).worker.worker_id for _ in range(300))
+    assert set(seen) == {"a", "b", "c"}
+    assert min(seen.values()) > 50
+
+
+@pytest.mark.parametrize("dropped", [{"draining": True}, {"model": "other"}, {"max_model_len": 50}, {"num_blocks": 6}])
+def test_drops_workers_that_cannot_take_it(dropped: dict[str, object]) -> None:
+    unfit = view(worker_record("a", **dropped))  # type: ignore[arg-type]  # a case is one field
+    choice = pick(unfit, view(queued(50_000)), a=96)
+    assert [term.worker_id for term in choice.terms] == ["b"]
+
+
+def test_an_excluded_worker_is_not_tried_again() -> None:
+    ask = dataclasses.replace(ASK, excluded=frozenset({Incarnation("a")}))
+    assert pick(view(worker_record("a")), view(queued(50_000)), ask=ask, a=96).worker.worker_id == "b"
+
+
+def test_a_suspected_worker_is_the_last_resort() -> None:
+    suspected = view(worker_record("a"), suspected=True)
+    assert pick(suspected, view(queued(50_000)), a=96).worker.worker_id == "b"
+    assert pick(suspected).worker.worker_id == "a"
+
+
+def test_nobody_left_is_unavailable_not_invalid() -> None:
+    with pytest.raises(UnavailableError):
+        pick()
+    with pytest.raises(UnavailableError):
+        pick(view(worker_record("a", draining=True)))
+
+
+def test_a_prompt_that_fits_nowhere_is_refused_with_the_numbers() -> None:
+    ask = dataclasses.replace(ASK, prompt_tokens=600)
+    with pytest.raises(InvalidRequestError, match=r"600 tokens.* reads 512 .* holds 1024; .* at most 511 tokens") as e:
+        pick(view(worker_record("a")), ask=ask)
+    assert e.value.field == "prompt"
+
+
+def test_an_answer_that_fits_nowhere_is_refused_with_what_would() -> None:
+    ask = dataclasses.replace(ASK, max_tokens=450)
+    with pytest.raises(InvalidRequestError, match="at most 412 per sample would fit") as error:
+        pick(view(worker_record("a")), ask=ask)
+    assert error.value.field == "sampling_params.max_tokens"
+
+
+def test_too_large_counts_drained_workers_so_that_it_is_not_called_invalid() -> None:
+    small, large = worker_record("a", max_model_len=50), worker_record("b", draining=True)
+    with pytest.raises(UnavailableError):
+        pick(view(small), view(large))
+
+
+@given(st.integers(1, 40), st.integers(1, 600), st.integers(1, 16), st.integers(1, 600), st.integers(1, 32))
+def test_longest_prompt_agrees_with_the_room_for_an_answer(
+    num_blocks: int, prompt: int, n: int, max_model_len: int, block_size: int
+) -> None:
+    record = worker_record("a", num_blocks=num_blocks, max_model_len=max_model_len, block_size=block_size)
+    assert (answer_room(record, prompt, n) >= 1) == (prompt <= longest_prompt([record], n))
+
+
+@given(st.integers(1, 40), st.integers(1, 300), st.integers(1, 5))
+def test_an_answer_of_that_length_fits_into_the_pool(num_blocks: int, prompt: int, n: int) -> None:
+    record = worker_record("a", num_blocks=num_blocks, max_model_len=10_000)
+    room = answer_room(record, prompt, n)
+    if room >= 1:
+        shared = prompt // 16
+        assert shared + n * -(-(prompt % 16 + room) // 16) <= num_blocks
+        assert shared + n * -(-(prompt % 16 + room + 1) // 16) > num_blocks
