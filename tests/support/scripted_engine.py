@@ -1,0 +1,54 @@
+"""An engine whose every step is told by the test: for tests of what stands around an engine."""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+
+from cache_store.errors import InvalidRequestError
+from cache_store.events import BlockEvent
+from cache_store.registry import WorkerLoad
+from worker.requests import EngineOutput, EngineRequest, RequestKey
+
+LOAD = WorkerLoad(0, 0, 0, 0.0, 0)
+
+
+class ScriptedEngine:
+    """Runs one scripted step after the other; `refuse` holds the keys that `submit` refuses."""
+
+    def __init__(self) -> None:
+        self.script: deque[Callable[[], Sequence[EngineOutput]]] = deque()
+        self.submitted: list[EngineRequest] = []
+        self.cancelled: list[RequestKey] = []
+        self.refuse: set[RequestKey] = set()
+        self.events: list[BlockEvent] = []
+        self.num_checks = 0
+        self.threads: set[int] = set()
+
+    @property
+    def has_work(self) -> bool:
+        return bool(self.submitted) and bool(self.script)
+
+    def submit(self, request: EngineRequest) -> None:
+        self.threads.add(threading.get_ident())
+        if request.key in self.refuse:
+            raise InvalidRequestError("prompt", "refused by the script")
+        self.submitted.append(request)
+
+    def cancel(self, key: RequestKey) -> None:
+        self.cancelled.append(key)
+
+    def step(self) -> Sequence[EngineOutput]:
+        self.threads.add(threading.get_ident())
+        return self.script.popleft()()
+
+    def load(self) -> WorkerLoad:
+        return LOAD
+
+    def drain_events(self) -> Sequence[BlockEvent]:
+        events, self.events = self.events, []
+        return events
+
+    def check_invariants(self) -> None:
+        self.num_checks += 1

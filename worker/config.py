@@ -1,0 +1,166 @@
+"""Everything that one worker is told at its start. Plain values, so that it travels to another process as it is.
+
+Made by whoever starts workers; reads no environment. Every value is checked here, and a bad one is refused by its name.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import math
+import re
+from dataclasses import dataclass, field
+from enum import StrEnum
+from pathlib import Path
+
+from cache_store.errors import InvalidRequestError
+from cache_store.registry import WorkerId
+
+CLUSTER_KEY_BYTES = 32
+
+_WORKER_ID = re.compile(r"[a-z0-9]([a-z0-9.-]{0,62}[a-z0-9])?")
+_DEVICE = re.compile(r"cpu|cuda(:\d+)?")
+_REDIS_SCHEMES = ("redis://", "rediss://", "unix://")
+
+
+class RunnerKind(StrEnum):
+    """What computes."""
+
+    PAGED = "paged"
+    """A Hugging Face model with paged keys and values."""
+    DIGEST = "digest"
+    """The token-digest runner: no model, exact bookkeeping, any speed. For tests of schedulers and clusters."""
+
+
+@dataclass(frozen=True, slots=True)
+class NumBlocks:
+    """A pool of that many blocks."""
+
+    count: int
+
+
+@dataclass(frozen=True, slots=True)
+class KvBytes:
+    """A pool of as many blocks as fit into that many bytes."""
+
+    size_bytes: int
+
+
+PoolSize = NumBlocks | KvBytes
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerConfig:
+    """Settings of one worker. Raises InvalidRequestError, `field` being the name of the bad value."""
+
+    worker_id: WorkerId
+    model_name: str
+    """Name that clients call the model by."""
+    redis_url: str = field(repr=False)
+    """With the credential of the role of workers."""
+    cluster_key: bytes = field(repr=False)
+    """Key of the MAC of request tokens."""
+    pool: PoolSize
+    runner: RunnerKind = RunnerKind.PAGED
+    model_folder: Path | None = None
+    """Hugging Face folder; the paged runner needs one, the digest runner takes none."""
+    cache_dir: Path | None = None
+    """Where weights digests and compiled kernels are kept; None: the user's cache folder."""
+    listen_host: str = "127.0.0.1"
+    listen_port: int = 0
+    """0: any free port."""
+    advertised_host: str = ""
+    """Host that routers connect to; empty: `listen_host`."""
+    token_budget: int = 512
+    """Most tokens of one step."""
+    max_num_sequences: int = 64
+    """Most sequences that run at once."""
+    max_waiting: int = 256
+    """Requests that may wait; one more is refused."""
+    torch_threads: int = 1
+    device: str = "cpu"
+    digest_step_s: float = 0.0
+    """Seconds that a step of the digest runner takes at least."""
+    digest_token_s: float = 0.0
+    """Seconds for each prompt token of a step of the digest runner."""
+
+    def __post_init__(self) -> None:
+        _check(self)
+
+
+def _check(config: WorkerConfig) -> None:
+    _require(
+        bool(_WORKER_ID.fullmatch(config.worker_id)),
+        "worker_id",
+        f"{config.worker_id!r} is no worker id; it has 1 to 64 lower case letters, digits, dots and dashes",
+    )
+    _require(bool(config.model_name.strip()), "model_name", "the model's name is empty; give the name clients call")
+    _require(
+        config.redis_url.startswith(_REDIS_SCHEMES),
+        "redis_url",
+        f"redis_url begins with none of {', '.join(_REDIS_SCHEMES)}",  # never the URL: it holds a password
+    )
+    _require(
+        len(config.cluster_key) == CLUSTER_KEY_BYTES,
+        "cluster_key",
+        f"the cluster key has {CLUSTER_KEY_BYTES} bytes, not {len(config.cluster_key)}",
+    )
+    _check_runner(config)
+    _check_address(config)
+    _check_sizes(config)
+
+
+def _check_runner(config: WorkerConfig) -> None:
+    if config.runner is RunnerKind.PAGED:
+        _require(config.model_folder is not None, "model_folder", "the paged runner needs a model folder")
+    else:
+        _require(config.model_folder is None, "model_folder", "the digest runner has no model; leave the folder out")
+    _require(
+        bool(_DEVICE.fullmatch(config.device)), "device", f"device is {config.device!r}; it is cpu, cuda or cuda:NUMBER"
+    )
+    for name, value in (("digest_step_s", config.digest_step_s), ("digest_token_s", config.digest_token_s)):
+        _require(math.isfinite(value) and value >= 0, name, f"{name} is {value}; it is 0 or more seconds")
+
+
+def _check_address(config: WorkerConfig) -> None:
+    _require(
+        0 <= config.listen_port <= 65_535,
+        "listen_port",
+        f"listen_port is {config.listen_port}; it is 0 (any free port) to 65535",
+    )
+    _require(bool(config.listen_host), "listen_host", "listen_host is empty; 127.0.0.1 stays on this machine")
+    _require(
+        bool(config.advertised_host) or not _is_unspecified(config.listen_host),
+        "advertised_host",
+        f"listen_host {config.listen_host} is no address to connect to; set advertised_host beside it",
+    )
+
+
+def _check_sizes(config: WorkerConfig) -> None:
+    size = config.pool.count if isinstance(config.pool, NumBlocks) else config.pool.size_bytes
+    counts = {
+        "pool": size,
+        "token_budget": config.token_budget,
+        "max_num_sequences": config.max_num_sequences,
+        "max_waiting": config.max_waiting,
+        "torch_threads": config.torch_threads,
+    }
+    for name, value in counts.items():
+        _require(value >= 1, name, f"{name} is {value}; it is at least 1")
+    _require(
+        config.token_budget >= config.max_num_sequences,
+        "token_budget",
+        f"token_budget {config.token_budget} is below max_num_sequences {config.max_num_sequences}: each running "
+        "sequence needs one token of a step",
+    )
+
+
+def _is_unspecified(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:  # a name
+        return False
+
+
+def _require(condition: bool, name: str, message: str) -> None:
+    if not condition:
+        raise InvalidRequestError(name, message)

@@ -1,0 +1,151 @@
+"""The gRPC edge of a worker: verifies a routed request, hands it to the engine thread, streams what comes back.
+
+The tenant's domain is taken from the verified claims of the request token and from nowhere else. Whatever ends a call
+(its deadline, a cancel, a lost connection, an error) ends the request in the engine: `close` stands in a `finally`.
+Runs on the event loop of the worker and owns nothing but a counter and whether it drains.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from typing import NoReturn
+
+import grpc
+import structlog
+from google.protobuf import duration_pb2
+from stemcache.v1 import inference_pb2
+from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
+
+from cache_store.clock import Clock
+from cache_store.errors import StemcacheError, UnavailableError
+from cache_store.index import Incarnation
+from cache_store.request_token import verify
+from worker.engine_thread import EngineThread, ThreadedEngine
+from worker.outbox import Outbox, OutboxItem, SampleTokens
+from worker.requests import EngineRequest, Finish, Finished, RequestKey, Started
+from worker.rpc_request import check_format, check_protocol, to_engine
+from worker.runner import ModelInfo
+from worker.statuses import to_status
+
+DRAIN_RETRY_AFTER_S = 1.0
+"""What a router is told to wait before it asks a draining worker again; another one is better at once."""
+
+_FINISH = {
+    None: inference_pb2.FINISH_REASON_UNSPECIFIED,
+    Finish.STOP: inference_pb2.FINISH_REASON_STOP,
+    Finish.LENGTH: inference_pb2.FINISH_REASON_LENGTH,
+}
+
+_Context = grpc.aio.ServicerContext[worker_pb2.ExecuteRequest, worker_pb2.ExecuteResponse]
+
+_log = structlog.get_logger(__name__)
+
+
+class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
+    """`stemcache.worker.v1.WorkerService` over one engine thread."""
+
+    def __init__(
+        self,
+        thread: EngineThread[ThreadedEngine],
+        model: ModelInfo,
+        incarnation: Incarnation,
+        cluster_key: bytes,
+        clock: Clock,
+    ) -> None:
+        self._thread = thread
+        self._model = model
+        self._incarnation = incarnation
+        self._cluster_key = cluster_key
+        self._clock = clock
+        self._next_key = 0
+        self._draining = False
+        self._num_calls = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def draining(self) -> bool:
+        """Whether new requests are refused."""
+        return self._draining
+
+    def drain(self) -> None:
+        """Refuses new requests from now on; running ones go on."""
+        self._draining = True
+
+    async def wait_idle(self) -> None:
+        """Returns when no call runs."""
+        await self._idle.wait()
+
+    async def Execute(  # type: ignore[override]  # noqa: N802 - gRPC's name; writing, so that `finally` runs at once
+        self, request: worker_pb2.ExecuteRequest, context: _Context
+    ) -> None:
+        """Runs one routed request."""
+        self._num_calls += 1
+        self._idle.clear()
+        try:
+            await self._execute(request, context)
+        except StemcacheError as error:
+            await _abort(context, error)
+        except Exception as error:
+            if isinstance(error, grpc.aio.AbortError | grpc.aio.UsageError):
+                raise
+            _log.error("execute_failed", error=type(error).__name__, exc_info=error)
+            await _abort(context, error)
+        finally:
+            self._num_calls -= 1
+            if self._num_calls == 0:
+                self._idle.set()
+
+    async def _execute(self, message: worker_pb2.ExecuteRequest, context: _Context) -> None:
+        engine_request = self._admit(message)
+        outbox = self._thread.submit(engine_request)
+        try:
+            await _stream(outbox, context)
+        finally:
+            self._thread.close(engine_request.key)
+
+    def _admit(self, message: worker_pb2.ExecuteRequest) -> EngineRequest:
+        """Checks in the order in which a sender can be believed: its version, its token, then what it says."""
+        check_protocol(message)
+        claims = verify(self._cluster_key, message.request_token, self._incarnation, self._clock.unix_s())
+        check_format(claims, self._model)
+        if self._draining:
+            raise UnavailableError("this worker is draining; ask another one", DRAIN_RETRY_AFTER_S)
+        self._next_key += 1
+        return to_engine(message, claims, RequestKey(self._next_key), self._model)
+
+
+async def _stream(outbox: Outbox, context: _Context) -> None:
+    while True:
+        for item in await outbox.take():
+            await context.write(_to_message(item))
+            if isinstance(item, Finished):
+                return
+
+
+async def _abort(context: _Context, error: Exception) -> NoReturn:
+    status = to_status(error)
+    await context.abort(status.code, status.details, status.trailing_metadata)
+
+
+def _to_message(item: OutboxItem) -> worker_pb2.ExecuteResponse:
+    if isinstance(item, Started):
+        return worker_pb2.ExecuteResponse(started=worker_pb2.ExecuteStarted(cached_tokens=item.cached_tokens))
+    if isinstance(item, SampleTokens):
+        tokens = worker_pb2.ExecuteTokens(
+            sample_index=item.sample_index, packed=item.tokens, finish_reason=_FINISH[item.finish]
+        )
+        return worker_pb2.ExecuteResponse(tokens=tokens)
+    finished = worker_pb2.ExecuteFinished(
+        queue_duration=_duration(item.queue_s),
+        prefill_duration=_duration(item.prefill_s),
+        decode_duration=_duration(item.decode_s),
+        preemptions=item.preemptions,
+    )
+    return worker_pb2.ExecuteResponse(finished=finished)
+
+
+def _duration(seconds: float) -> duration_pb2.Duration:
+    duration = duration_pb2.Duration()
+    duration.FromNanoseconds(round(seconds * 1e9))
+    return duration

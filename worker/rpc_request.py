@@ -1,0 +1,138 @@
+"""From a routed message to an engine's request: every check that needs no engine.
+
+The only place where `SamplingParams` of a worker are made. The domain comes from the verified claims of the request
+token; no field of the message names a tenant. Knows the proto messages, but no gRPC.
+"""
+
+from __future__ import annotations
+
+import math
+
+from stemcache.v1 import inference_pb2
+from stemcache.worker.v1 import worker_pb2
+
+from cache_store.errors import InvalidRequestError, PreconditionError, VersionError
+from cache_store.registry import PROTOCOL_VERSION
+from cache_store.request_token import RequestClaims
+from cache_store.tokens import PackedTokens, unpack
+from worker.requests import CacheMode, EngineRequest, RequestKey
+from worker.runner import ModelInfo
+from worker.sampling import SamplingParams
+
+MAX_TEMPERATURE = 10.0
+MAX_SAMPLES = 16
+MAX_STOP_TOKEN_IDS = 128
+"""The client's 64 and the model's own end-of-sequence ids."""
+
+_CACHE_MODES = {
+    inference_pb2.CachePolicy.MODE_UNSPECIFIED: CacheMode.READ_WRITE,
+    inference_pb2.CachePolicy.MODE_READ_WRITE: CacheMode.READ_WRITE,
+    inference_pb2.CachePolicy.MODE_READ_ONLY: CacheMode.READ_ONLY,
+    inference_pb2.CachePolicy.MODE_BYPASS: CacheMode.BYPASS,
+}
+
+
+def check_protocol(message: worker_pb2.ExecuteRequest) -> None:
+    """Raises VersionError, which names both versions, where the sender speaks another protocol."""
+    if message.protocol_version != PROTOCOL_VERSION:
+        raise VersionError("the worker protocol of this request", message.protocol_version, PROTOCOL_VERSION)
+
+
+def check_format(claims: RequestClaims, model: ModelInfo) -> None:
+    """Raises PreconditionError where the request's domain is of another KV format than this worker's."""
+    served = model.kv_format.digest()
+    if claims.domain.kv_format != served:
+        raise PreconditionError(
+            f"the request is for KV format {claims.domain.kv_format.hex()}, this worker serves {model.name!r} with KV "
+            f"format {served.hex()}; weights, attention, dtype, block size or layout differ, so route it elsewhere"
+        )
+
+
+def to_engine(
+    message: worker_pb2.ExecuteRequest, claims: RequestClaims, key: RequestKey, model: ModelInfo
+) -> EngineRequest:
+    """The request as the engine takes it. Raises InvalidRequestError, which names the field."""
+    prompt = _prompt(message, model)
+    sampling = _sampling(message.sampling, model)
+    _check_length(len(prompt) // 4, sampling.max_tokens, model)
+    return EngineRequest(
+        key=key,
+        domain=claims.domain,
+        prompt=prompt,
+        sampling=sampling,
+        num_samples=_num_samples(message.sampling),
+        cache_mode=_cache_mode(message),
+    )
+
+
+def _prompt(message: worker_pb2.ExecuteRequest, model: ModelInfo) -> PackedTokens:
+    if len(message.prompt) % 4:
+        raise InvalidRequestError("prompt", f"{len(message.prompt)} bytes are no whole number of 4-byte token ids")
+    if not message.prompt:
+        raise InvalidRequestError("prompt", "the prompt has no tokens; at least one is needed")
+    if len(message.prompt) // 4 < model.max_model_len:  # a longer one is refused by its length
+        _check_token_ids("prompt", unpack(message.prompt), model)
+    return PackedTokens(message.prompt)
+
+
+def _check_token_ids(name: str, token_ids: list[int], model: ModelInfo) -> None:
+    if token_ids and max(token_ids) >= model.vocab_size:
+        raise InvalidRequestError(
+            name, f"token id {max(token_ids)} is outside the vocabulary of {model.name!r}: 0 to {model.vocab_size - 1}"
+        )
+
+
+def _check_length(num_prompt: int, max_tokens: int, model: ModelInfo) -> None:
+    if num_prompt + max_tokens > model.max_model_len:
+        raise InvalidRequestError(
+            "prompt",
+            f"{num_prompt} prompt tokens and max_tokens {max_tokens} make {num_prompt + max_tokens}, "
+            f"{model.name!r} takes {model.max_model_len} together",
+        )
+
+
+def _sampling(message: worker_pb2.TokenSampling, model: ModelInfo) -> SamplingParams:
+    _check_ranges(message)
+    _check_token_ids("sampling.stop_token_ids", list(message.stop_token_ids), model)
+    return SamplingParams(
+        temperature=message.temperature,
+        top_p=message.top_p,
+        top_k=message.top_k,
+        seed=message.seed,
+        max_tokens=message.max_tokens,
+        min_tokens=message.min_tokens,
+        stop_token_ids=tuple(message.stop_token_ids),
+    )
+
+
+def _check_ranges(message: worker_pb2.TokenSampling) -> None:
+    if not (math.isfinite(message.temperature) and 0.0 <= message.temperature <= MAX_TEMPERATURE):
+        raise InvalidRequestError(
+            "sampling.temperature", f"temperature is {message.temperature}; it is 0 (greedy) to {MAX_TEMPERATURE:g}"
+        )
+    if not 0.0 < message.top_p <= 1.0:  # False for NaN
+        raise InvalidRequestError("sampling.top_p", f"top_p is {message.top_p}; it is above 0 and at most 1")
+    if message.max_tokens < 1:
+        raise InvalidRequestError("sampling.max_tokens", "max_tokens is 0; at least 1 token is made")
+    if message.min_tokens > message.max_tokens:
+        raise InvalidRequestError(
+            "sampling.min_tokens", f"min_tokens {message.min_tokens} is above max_tokens {message.max_tokens}"
+        )
+    if len(message.stop_token_ids) > MAX_STOP_TOKEN_IDS:
+        raise InvalidRequestError(
+            "sampling.stop_token_ids",
+            f"{len(message.stop_token_ids)} stop token ids; at most {MAX_STOP_TOKEN_IDS} are taken",
+        )
+
+
+def _num_samples(message: worker_pb2.TokenSampling) -> int:
+    if not 1 <= message.n <= MAX_SAMPLES:
+        raise InvalidRequestError("sampling.n", f"n is {message.n}; it is 1 to {MAX_SAMPLES}")
+    return message.n
+
+
+def _cache_mode(message: worker_pb2.ExecuteRequest) -> CacheMode:
+    mode = _CACHE_MODES.get(message.cache_mode)
+    if mode is None:
+        raise InvalidRequestError("cache_mode", f"cache mode {message.cache_mode} is unknown; this build knows 0 to 3")
+    return mode
