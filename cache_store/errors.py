@@ -9,6 +9,7 @@
     ├── LimitExceededError       a limit of the caller's tenant; says when to retry
     ├── UnavailableError         the cluster cannot serve now; says when to retry
     ├── DeadlineError            the deadline passed or cannot be met
+    ├── ComputationError         the model gave no token for a request
     ├── WorkerLostError          the worker went away in the middle of a request
     ├── CancelledRequestError    the request was cancelled
     ├── VersionError             a wire or stored format of another version; names both
@@ -67,6 +68,10 @@ class UnavailableError(StemcacheError):
 
 class DeadlineError(StemcacheError):
     """The deadline passed, or cannot be met."""
+
+
+class ComputationError(StemcacheError):
+    """The model gave no token for a request."""
 
 
 class WorkerLostError(StemcacheError):

@@ -47,6 +47,11 @@ class Row:
         """Tokens readable after the step."""
         return self.start + len(self.token_ids)
 
+    @property
+    def is_decode(self) -> bool:
+        """One new token and history: such rows come first."""
+        return len(self.token_ids) == 1 and self.start > 0
+
 
 @dataclass(frozen=True, slots=True)
 class SlotCopy:

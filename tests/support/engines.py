@@ -1,0 +1,208 @@
+"""Engines over the token-digest runner for tests, and the outputs of a request in one piece."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import count
+
+from cache_store.clock import ManualClock
+from cache_store.digest import Hasher, xxh3_128
+from cache_store.domain import Domain
+from cache_store.errors import StemcacheError
+from cache_store.tokens import pack
+from tests.support.domains import make_domain
+from worker.digest_rule import ExpectedSample, expected_output
+from worker.digest_runner import INSTANT, DigestRunner, Durations, digest_model
+from worker.engine import Engine
+from worker.engine_config import EngineConfig
+from worker.requests import (
+    CacheMode,
+    EngineOutput,
+    EngineRequest,
+    Failed,
+    Finish,
+    Finished,
+    Generated,
+    RequestKey,
+    Started,
+)
+from worker.runner import ModelInfo, Runner
+from worker.sampling import SamplingParams
+from worker.step_plan import StepPlan, StepResult
+
+ACME = make_domain("acme")
+GLOBEX = make_domain("globex")
+
+
+def sampling(
+    max_tokens: int = 8,
+    temperature: float = 0.0,
+    seed: int = 7,
+    min_tokens: int = 0,
+    stop_token_ids: tuple[int, ...] = (),
+) -> SamplingParams:
+    """Sampling parameters, greedy by default."""
+    return SamplingParams(
+        temperature=temperature,
+        top_p=1.0,
+        top_k=0,
+        seed=seed,
+        max_tokens=max_tokens,
+        min_tokens=min_tokens,
+        stop_token_ids=stop_token_ids,
+    )
+
+
+class RecordingRunner:
+    """Passes steps on and keeps their plans; raises `error` instead for the next step where it is set."""
+
+    def __init__(self, inner: Runner) -> None:
+        self._inner = inner
+        self.plans: list[StepPlan] = []
+        self.error: Exception | None = None
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._inner.info
+
+    @property
+    def num_blocks(self) -> int:
+        return self._inner.num_blocks
+
+    @property
+    def num_computed(self) -> int:
+        """New tokens of all steps so far."""
+        return sum(plan.num_tokens for plan in self.plans)
+
+    def run(self, plan: StepPlan) -> StepResult:
+        self.plans.append(plan)
+        if self.error is not None:
+            error, self.error = self.error, None
+            raise error
+        return self._inner.run(plan)
+
+
+@dataclass(slots=True)
+class Answer:
+    """What an engine said about one request so far."""
+
+    cached_tokens: int | None = None
+    tokens: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
+    finishes: dict[int, Finish] = field(default_factory=dict)
+    finished: Finished | None = None
+    error: StemcacheError | None = None
+
+    @property
+    def samples(self) -> tuple[ExpectedSample, ...]:
+        """Ended samples by index, comparable with the oracle's."""
+        return tuple(ExpectedSample(tuple(self.tokens[i]), self.finishes[i]) for i in sorted(self.finishes))
+
+    def add(self, output: EngineOutput) -> None:
+        """Takes one output; asserts that their order is right."""
+        assert self.finished is None, "an output follows the end"
+        assert self.error is None, "an output follows the end"
+        match output:
+            case Started():
+                assert self.cached_tokens is None, "started twice"
+                self.cached_tokens = output.cached_tokens
+            case Generated():
+                assert self.cached_tokens is not None, "tokens before the start"
+                assert output.sample_index not in self.finishes, "tokens after a sample's end"
+                self.tokens[output.sample_index] += output.token_ids
+                if output.finish is not None:
+                    self.finishes[output.sample_index] = output.finish
+            case Finished():
+                self.finished = output
+            case Failed():
+                self.error = output.error
+
+
+class Bench:
+    """An engine over a recording digest runner, with answers by request key."""
+
+    def __init__(
+        self,
+        num_blocks: int = 64,
+        block_size: int = 4,
+        window: int | None = None,
+        vocab_size: int = 1_000,
+        max_model_len: int = 512,
+        config: EngineConfig | None = None,
+        hasher: Hasher = xxh3_128,
+        durations: Durations = INSTANT,
+    ) -> None:
+        self.clock = ManualClock()
+        info = digest_model(
+            block_size=block_size, window=window, vocab_size=vocab_size, max_model_len=max_model_len, eos_token_ids=()
+        )
+        self.runner = RecordingRunner(DigestRunner(info, num_blocks, durations, self.clock.advance))
+        self.engine = Engine(self.runner, self.clock, config or EngineConfig(), hasher)
+        self.answers: dict[RequestKey, Answer] = {}
+        self.requests: dict[RequestKey, EngineRequest] = {}
+        self._keys = count()
+
+    def submit(
+        self,
+        prompt: Iterable[int],
+        params: SamplingParams | None = None,
+        *,
+        domain: Domain = ACME,
+        num_samples: int = 1,
+        mode: CacheMode = CacheMode.READ_WRITE,
+    ) -> RequestKey:
+        """Submits a request and keeps track of it."""
+        key = RequestKey(next(self._keys))
+        request = EngineRequest(key, domain, pack(prompt), params or sampling(), num_samples, mode)
+        self.engine.submit(request)
+        self.requests[key] = request
+        self.answers[key] = Answer()
+        return key
+
+    def cancel(self, key: RequestKey) -> None:
+        """Cancels; later outputs of the request would have no answer to go to."""
+        self.engine.cancel(key)
+        self.answers.pop(key, None)
+
+    def step(self) -> tuple[EngineOutput, ...]:
+        """One step, with all invariants checked after it."""
+        outputs = self.engine.step()
+        for output in outputs:
+            self.answers[output.key].add(output)
+        self.engine.check_invariants()
+        return outputs
+
+    def run_until_idle(self, max_steps: int = 10_000) -> None:
+        """Steps until nothing is left to do."""
+        for _ in range(max_steps):
+            if not self.engine.has_work:
+                return
+            self.step()
+        raise AssertionError(f"the engine still works after {max_steps} steps")
+
+    def answer(
+        self,
+        prompt: Iterable[int],
+        params: SamplingParams | None = None,
+        *,
+        domain: Domain = ACME,
+        num_samples: int = 1,
+        mode: CacheMode = CacheMode.READ_WRITE,
+    ) -> Answer:
+        """Submits one request and runs until everything ended."""
+        key = self.submit(prompt, params, domain=domain, num_samples=num_samples, mode=mode)
+        self.run_until_idle()
+        return self.answers[key]
+
+    def expected(self, key: RequestKey) -> tuple[ExpectedSample, ...]:
+        """What the oracle says about a request."""
+        request, info = self.requests[key], self.runner.info
+        return expected_output(info.geometry, info.vocab_size, request.prompt, request.sampling, request.num_samples)
+
+    def assert_exact(self, *keys: RequestKey) -> None:
+        """The requests ended with exactly the tokens of the oracle."""
+        for key in keys:
+            assert self.answers[key].error is None
+            assert self.answers[key].finished is not None
+            assert self.answers[key].samples == self.expected(key)

@@ -1,0 +1,156 @@
+"""Blocks of sequences: takes them from the pool, commits what was computed, gives them back.
+
+Every hold that a sequence has on a block is made and ended here. Collects the scrubs and copies that the next plan must
+carry. Decides nothing about order or preemption. Owned by the engine's thread.
+"""
+
+from __future__ import annotations
+
+from cache_store.block_pool import BlockPool
+from cache_store.prefix_tree import Block
+from cache_store.tiers import Match, PartialMatch, Short
+from worker.sequence import Sequence
+from worker.step_plan import SequenceId, SlotCopy, SlotRef
+
+_NO_MATCH = Match((), None)
+
+
+class Allocator:
+    """Between sequences and the block pool."""
+
+    def __init__(self, pool: BlockPool, block_size: int) -> None:
+        self._pool = pool
+        self._block_size = block_size
+        self._scrubs: list[SlotRef] = []
+        self._copies: list[SlotCopy] = []
+        self._sources: list[Block] = []
+        """Held until the copies of the step have run."""
+
+    def blocks_for(self, num_tokens: int) -> int:
+        """Blocks that hold `num_tokens` tokens."""
+        return -(-num_tokens // self._block_size)
+
+    def reusable_tokens(self, sequence: Sequence) -> int:
+        """Leading tokens that `place` would find now. The last token is always computed: its logits are needed."""
+        if not sequence.owner.may_match:
+            return 0
+        return self._pool.match_length(sequence.owner.domain, sequence.prefix, sequence.num_tokens - 1)
+
+    def place(self, sequence: Sequence, num_reserved: int) -> bool:
+        """Gives a waiting sequence blocks for all its tokens, as many as possible reused.
+
+        False, and nothing changed, unless `num_reserved` blocks are available beside them.
+        """
+        match = self._match(sequence)
+        num_new = self.blocks_for(sequence.num_tokens) - len(match.blocks)
+        if match.partial is not None and self._pool.num_available < num_new + num_reserved:
+            self._pool.release((match.partial.source,))  # its place may be what is missing
+            match = Match(match.blocks, None)
+        if self._pool.num_available < num_new + num_reserved:
+            self._pool.release(match.pinned)
+            return False
+        sequence.add_blocks(match.blocks)
+        sequence.num_committed = len(match.blocks)
+        sequence.num_computed = len(match.blocks) * self._block_size
+        sequence.copy_from = match.partial
+        self._grow(sequence, num_new)
+        if match.partial is not None:
+            sequence.num_computed += match.partial.num_tokens
+        return True
+
+    def make_room(self, sequence: Sequence) -> bool:
+        """Makes sure that the next token has a slot of its own; False where the pool has none."""
+        num_new = self.blocks_for(sequence.num_tokens) - len(sequence.blocks)
+        if num_new > self._pool.num_available:
+            return False
+        if num_new:
+            self._grow(sequence, num_new)
+        return True
+
+    def fork(self, trunk: Sequence, samples: tuple[int, ...], identifier: SequenceId) -> Sequence:
+        """A sequence that shares the trunk's full blocks and will copy its partial last one."""
+        twin = trunk.fork(samples, identifier)
+        num_full, num_loose = divmod(trunk.num_computed, self._block_size)
+        held = tuple(trunk.blocks[: num_full + bool(num_loose)])
+        self._pool.pin(held)
+        twin.add_blocks(held[:num_full])
+        twin.num_committed = trunk.num_committed
+        twin.num_computed = trunk.num_computed
+        if num_loose:
+            twin.copy_from = PartialMatch(held[num_full], num_loose)
+        return twin
+
+    def commit(self, sequence: Sequence, num_computed: int) -> None:
+        """Notes that a step computed `num_computed` more tokens; blocks that became full can be reused from now on."""
+        sequence.num_computed += num_computed
+        if not sequence.owner.may_commit:
+            return
+        for index in range(sequence.num_committed, sequence.num_computed // self._block_size):
+            parent = sequence.blocks[index - 1] if index else None
+            block = sequence.blocks[index]
+            tokens = sequence.tokens(index * self._block_size, (index + 1) * self._block_size)
+            standing = self._pool.commit(sequence.owner.domain, parent, block, tokens)
+            if standing is not block:
+                sequence.replace_block(index, standing)
+            sequence.num_committed = index + 1
+
+    def release(self, sequence: Sequence) -> None:
+        """Gives back all that a sequence holds."""
+        self._pool.release(sequence.clear_blocks())
+
+    def drain(self) -> tuple[tuple[SlotRef, ...], tuple[SlotCopy, ...]]:
+        """Scrubs and copies for the next plan."""
+        drained = tuple(self._scrubs), tuple(self._copies)
+        self._scrubs.clear()
+        self._copies.clear()
+        return drained
+
+    def end_step(self) -> None:
+        """The copies of the step have run, or never will: their sources are free again."""
+        for source in self._sources:
+            self._pool.release((source,))
+        self._sources.clear()
+
+    def scrub_again(self, scrubs: tuple[SlotRef, ...]) -> None:
+        """Takes back the scrubs of a step that failed: nobody knows whether they ran."""
+        self._scrubs.extend(scrubs)
+
+    def check_invariants(self, sequences: tuple[Sequence, ...]) -> None:
+        """Raises AssertionError unless the pool's holds are those of `sequences`, which are all that live."""
+        assert not self._sources, "a copy's source is held between steps"
+        assert not self._copies, "a copy was planned and never carried out"
+        held: dict[int, int] = {}
+        for sequence in sequences:
+            loose = () if sequence.copy_from is None else (sequence.copy_from.source,)
+            for block in (*sequence.blocks, *loose):
+                held[block.uid] = held.get(block.uid, 0) + 1
+                assert block.root == sequence.owner.domain.root, "a sequence holds another domain's block"
+            assert len(sequence.blocks) <= self.blocks_for(sequence.num_tokens)
+            assert sequence.num_committed * self._block_size <= sequence.num_computed
+            for group, table in enumerate(sequence.tables):
+                assert table == tuple(block.slots[group] for block in sequence.blocks), "a table is out of date"
+            for block in sequence.blocks:
+                assert block.ref_count > 0
+        blocks = {block.uid: block for sequence in sequences for block in sequence.blocks}
+        for uid, block in blocks.items():
+            assert block.ref_count == held[uid], f"{block} is held {held[uid]} times by sequences"
+        assert self._pool.num_held == len(held), "blocks are held that belong to no sequence"
+
+    def _match(self, sequence: Sequence) -> Match:
+        if not sequence.owner.may_match:
+            return _NO_MATCH
+        return self._pool.match_and_pin(sequence.owner.domain, sequence.prefix, sequence.num_tokens - 1)
+
+    def _grow(self, sequence: Sequence, num_new: int) -> None:
+        granted = self._pool.allocate(sequence.owner.domain, num_new)
+        assert not isinstance(granted, Short), "availability was checked"
+        self._scrubs.extend(SlotRef(group, slot) for group, slot in granted.scrubs)
+        if sequence.copy_from is not None:
+            self._copy(sequence.copy_from, granted.blocks[0])
+            sequence.copy_from = None
+        sequence.add_blocks(granted.blocks)
+
+    def _copy(self, partial: PartialMatch, target: Block) -> None:
+        places = enumerate(zip(partial.source.slots, target.slots, strict=True))
+        self._copies.extend(SlotCopy(group, source, slot, partial.num_tokens) for group, (source, slot) in places)
+        self._sources.append(partial.source)

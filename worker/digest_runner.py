@@ -1,0 +1,157 @@
+"""A runner without tensors: its tokens tell whether scheduling, block tables, copies and scrubs were right.
+
+Keeps the records of `worker/digest_rule.py` in one pool of slots per group, exactly where the plan says. Reading a slot
+that was never filled fails the row; any other wrong slot changes the token. With durations given it takes as long as
+a model would, so that cluster and load tests see real queues. Owned by the engine thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+
+from cache_store.domain import KvFormat
+from cache_store.groups import CacheGeometry, CacheGroup, GroupKind
+from worker.digest_rule import (
+    CONTEXT,
+    POISON,
+    RECORD_WIDTH,
+    NoTokenLeftError,
+    Records,
+    first_readable,
+    make_records,
+    next_token,
+)
+from worker.plan_check import check_plan
+from worker.runner import ModelInfo
+from worker.step_plan import Row, RowFailure, StepPlan, StepResult
+
+LAYOUT_VERSION = 1
+_BYTES_PER_RECORD = RECORD_WIDTH * 8
+
+
+@dataclass(frozen=True, slots=True)
+class Durations:
+    """How long a step takes: `step_s + tokens × token_s` over the tokens of rows that prefill."""
+
+    step_s: float
+    token_s: float
+
+
+INSTANT = Durations(0.0, 0.0)
+
+
+class UnreadableSlotError(Exception):
+    """A slot that holds nothing was read."""
+
+
+def full_group(block_size: int) -> CacheGroup:
+    """A group whose layers read everything."""
+    return CacheGroup(GroupKind.FULL, (0,), block_size * _BYTES_PER_RECORD, 0)
+
+
+def sliding_group(block_size: int, window: int) -> CacheGroup:
+    """A group whose layers read the last `window` tokens; at least 2, since a token's context reads the one before."""
+    if window < 2:
+        raise ValueError(f"the digest model's window is at least 2 tokens, not {window}")
+    return CacheGroup(GroupKind.SLIDING, (1,), block_size * _BYTES_PER_RECORD, window)
+
+
+def digest_model(
+    *,
+    block_size: int = 16,
+    window: int | None = None,
+    vocab_size: int = 32_000,
+    max_model_len: int = 8_192,
+    eos_token_ids: tuple[int, ...] = (0,),
+) -> ModelInfo:
+    """The digest model; with a `window` it has a sliding group beside the full one."""
+    full = full_group(block_size)
+    groups = (full,) if window is None else (full, sliding_group(block_size, window))
+    kv_format = KvFormat(
+        weights_digest=b"token-digest",
+        adapter_digest=b"",
+        attention=f"vocab_size={vocab_size} window={window}",
+        model_dtype="uint64",
+        kv_dtype="uint64",
+        block_size=block_size,
+        layout_version=LAYOUT_VERSION,
+    )
+    geometry = CacheGeometry(groups, block_size)
+    return ModelInfo("token-digest", kv_format, geometry, vocab_size, max_model_len, eos_token_ids, "")
+
+
+class DigestRunner:
+    """Implements `worker.runner.Runner`."""
+
+    def __init__(
+        self, info: ModelInfo, num_blocks: int, durations: Durations, sleep: Callable[[float], object]
+    ) -> None:
+        """`sleep` is called once per step with its seconds, not with 0; `ManualClock.advance` fits."""
+        self._info = info
+        self._num_blocks = num_blocks
+        self._durations = durations
+        self._sleep = sleep
+        shape = (num_blocks, info.geometry.block_size, RECORD_WIDTH)
+        self._pools = tuple(np.full(shape, POISON, dtype=np.uint64) for _ in info.geometry.groups)
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._info
+
+    @property
+    def num_blocks(self) -> int:
+        return self._num_blocks
+
+    def run(self, plan: StepPlan) -> StepResult:
+        check_plan(plan, self._info.geometry, self._num_blocks)
+        for scrub in plan.scrubs:
+            self._pools[scrub.group][scrub.slot] = POISON
+        for copy in plan.copies:
+            pool = self._pools[copy.group]
+            pool[copy.target, : copy.num_tokens] = pool[copy.source, : copy.num_tokens]
+        outcomes = tuple(self._run_row(row) for row in plan.rows)
+        self._take_time(plan)
+        return StepResult(outcomes)
+
+    def _run_row(self, row: Row) -> tuple[int, ...] | RowFailure:
+        try:
+            readable = tuple(
+                self._write_and_read(pool, group, row, table)
+                for pool, group, table in zip(self._pools, self._info.geometry.groups, row.block_tables, strict=True)
+            )
+            return tuple(next_token(readable, draw, self._info.vocab_size) for draw in row.draws)
+        except UnreadableSlotError as error:
+            return RowFailure(str(error))
+        except NoTokenLeftError:
+            return RowFailure("every token of the vocabulary is banned")
+
+    def _write_and_read(self, pool: Records, group: CacheGroup, row: Row, table: tuple[int, ...]) -> Records:
+        first = first_readable(group, row.start + 1)
+        block_size = self._info.geometry.block_size
+        first_block = first // block_size
+        slots = np.array(table[first_block:], dtype=np.intp)
+        view = pool[slots].reshape(-1, RECORD_WIDTH)  # a copy: row of the view = position - first_block * block_size
+        base = first_block * block_size
+        before = view[first - base : row.start - base]
+        _require_filled(before)
+        new = make_records(
+            np.array(row.token_ids, dtype=np.uint64), row.start, *((before[-1, CONTEXT],) if len(before) else ())
+        )
+        view[row.start - base : row.kv_length - base] = new
+        changed = row.start // block_size - first_block
+        pool[slots[changed:]] = view.reshape(-1, block_size, RECORD_WIDTH)[changed:]
+        return view[first_readable(group, row.kv_length) - base : row.kv_length - base]
+
+    def _take_time(self, plan: StepPlan) -> None:
+        num_prefill = sum(len(row.token_ids) for row in plan.rows if not row.is_decode)
+        seconds = self._durations.step_s + self._durations.token_s * num_prefill
+        if seconds > 0:
+            self._sleep(seconds)
+
+
+def _require_filled(records: Records) -> None:
+    if (records == POISON).any():
+        raise UnreadableSlotError("a slot was read that holds nothing")

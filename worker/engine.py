@@ -1,0 +1,248 @@
+"""The engine: schedule → run → commit.
+
+Takes requests, gives outputs, and is the only one that calls the runner. Knows no tensors, text or network; a domain is
+compared, never read. One thread owns the engine and everything below it; nothing here locks.
+"""
+
+from __future__ import annotations
+
+from itertools import count
+
+import structlog
+
+from cache_store.block_pool import BlockPool
+from cache_store.clock import Clock
+from cache_store.digest import Hasher, xxh3_128
+from cache_store.domain import DomainTag
+from cache_store.errors import ComputationError, StemcacheError, UnavailableError
+from cache_store.events import BlockEvent
+from cache_store.registry import WorkerLoad
+from worker.allocation import Allocator
+from worker.engine_config import EngineConfig, check_request
+from worker.rate import RateMeter
+from worker.requests import (
+    EngineOutput,
+    EngineRequest,
+    Failed,
+    Finish,
+    Finished,
+    Generated,
+    RequestKey,
+    Started,
+)
+from worker.runner import Runner
+from worker.scheduler import Schedule, Scheduler
+from worker.sequence import ActiveRequest, Sequence
+from worker.step_plan import RowFailure, StepPlan, StepResult
+
+_log = structlog.get_logger(__name__)
+
+MIN_RETRY_S, MAX_RETRY_S = 0.5, 30.0
+
+
+class Engine:
+    """One model's continuous batch."""
+
+    def __init__(self, runner: Runner, clock: Clock, config: EngineConfig, hasher: Hasher = xxh3_128) -> None:
+        self._runner = runner
+        self._clock = clock
+        self._config = config
+        geometry = runner.info.geometry
+        self._num_groups = len(geometry.groups)
+        self._pool = BlockPool(geometry, runner.num_blocks, hasher)
+        self._allocator = Allocator(self._pool, geometry.block_size)
+        self._scheduler = Scheduler(config, self._allocator, runner.num_blocks, geometry.block_size)
+        self._requests: dict[RequestKey, ActiveRequest] = {}
+        self._ordinals = count()
+        self._prefill_rate = RateMeter()
+
+    @property
+    def has_work(self) -> bool:
+        """Whether `step` would compute something."""
+        return self._scheduler.has_work
+
+    def submit(self, request: EngineRequest) -> None:
+        """Queues a request.
+
+        Raises InvalidRequestError where it can never be served, UnavailableError where too many wait already.
+        """
+        assert request.key not in self._requests, "a key names one request"
+        check_request(request, self._runner.info, self._runner.num_blocks, self._config)
+        if self._num_not_started() >= self._config.num_max_waiting:
+            raise UnavailableError("too many requests wait at this worker; try again later", self._queue_s())
+        active = ActiveRequest(request, next(self._ordinals), self._clock.monotonic_s())
+        sequence = Sequence(active, tuple(range(request.num_samples)), request.prompt, self._num_groups)
+        active.sequences.append(sequence)
+        self._requests[request.key] = active
+        self._scheduler.queue(sequence)
+
+    def cancel(self, key: RequestKey) -> None:
+        """Ends a request at once, without further output. Does nothing where it has ended or was never there."""
+        request = self._requests.get(key)
+        if request is not None:
+            self._end(request)
+
+    def step(self) -> tuple[EngineOutput, ...]:
+        """Computes one step and returns what came of it, in order."""
+        schedule = self._scheduler.schedule()
+        if not schedule.sequences:
+            return ()
+        outputs = self._note_started(schedule)
+        result = self._run(schedule.plan)
+        self._allocator.end_step()
+        if isinstance(result, StemcacheError):
+            self._allocator.scrub_again(schedule.plan.scrubs)
+            return (*outputs, *self._fail_all(schedule, result))
+        return (*outputs, *self._commit(schedule, result))
+
+    def load(self) -> WorkerLoad:
+        """What there is to do."""
+        num_waiting = self._num_not_started()
+        queued = sum(sequence.num_remaining - sequence.num_expected for sequence in self._scheduler.waiting)
+        admitted = sum(sequence.num_remaining for sequence in self._scheduler.running if sequence.is_prefilling)
+        return WorkerLoad(
+            running_requests=len(self._requests) - num_waiting,
+            waiting_requests=num_waiting,
+            queued_prefill_tokens=queued + admitted,
+            prefill_tokens_per_s=self._prefill_rate.tokens_per_s,
+            used_blocks=self._pool.num_used,
+        )
+
+    def drain_events(self) -> tuple[BlockEvent, ...]:
+        """Blocks that came or went since the last call."""
+        return self._pool.drain_events()
+
+    def snapshot(self) -> dict[DomainTag, bytes]:
+        """Digests of all reusable blocks by domain, parent first."""
+        return self._pool.snapshot()
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError where requests, queues and pool contradict each other. Only between steps."""
+        self._pool.check_invariants()
+        self._scheduler.check_invariants()
+        queued = {*self._scheduler.waiting, *self._scheduler.running}
+        owned = [sequence for request in self._requests.values() for sequence in request.sequences]
+        assert len(owned) == len(queued), "a sequence is in no queue, or in two"
+        assert queued == set(owned), "a queue holds a sequence of no request"
+        assert all(request.sequences for request in self._requests.values()), "a request without sequences lives on"
+        assert all(request.num_preemptions >= 0 for request in self._requests.values())
+
+    def _note_started(self, schedule: Schedule) -> list[EngineOutput]:
+        outputs: list[EngineOutput] = []
+        now_s = self._clock.monotonic_s()
+        for sequence in schedule.sequences:
+            request = sequence.owner
+            if request.scheduled_s is None:
+                request.scheduled_s = now_s
+                outputs.append(Started(request.key, sequence.num_computed))
+        return outputs
+
+    def _run(self, plan: StepPlan) -> StepResult | StemcacheError:
+        started_s = self._clock.monotonic_s()
+        try:
+            result = self._runner.run(plan)
+            _check_result(plan, result)
+        except Exception as error:  # whatever a runner raises ends the requests of its step, not the worker
+            _log.exception("step_failed", error_type=type(error).__name__, num_rows=len(plan.rows))
+            return ComputationError("the model failed in a step that this request was part of")
+        num_prefill = sum(len(row.token_ids) for row in plan.rows if not row.is_decode)
+        share = num_prefill / plan.num_tokens
+        self._prefill_rate.add(num_prefill, (self._clock.monotonic_s() - started_s) * share)
+        return result
+
+    def _commit(self, schedule: Schedule, result: StepResult) -> list[EngineOutput]:
+        outputs: list[EngineOutput] = []
+        now_s = self._clock.monotonic_s()
+        for sequence, row, outcome in zip(schedule.sequences, schedule.plan.rows, result.outcomes, strict=True):
+            if sequence.owner.key not in self._requests:
+                continue  # another sample of the request failed in this step
+            if isinstance(outcome, RowFailure):
+                outputs.append(self._fail(sequence.owner, ComputationError(outcome.reason)))
+                continue
+            self._allocator.commit(sequence, len(row.token_ids))
+            if row.draws:
+                outputs += self._advance(sequence, outcome, now_s)
+        return outputs
+
+    def _advance(self, sequence: Sequence, tokens: tuple[int, ...], now_s: float) -> list[EngineOutput]:
+        request = sequence.owner
+        if request.first_token_s is None:
+            request.first_token_s = now_s
+        outputs: list[EngineOutput] = []
+        living: list[tuple[int, int]] = []
+        num_output = sequence.num_output + 1
+        for sample, token in zip(sequence.samples, tokens, strict=True):
+            finish = _finish(request, token, num_output)
+            outputs.append(Generated(request.key, sample, (token,), finish))
+            if finish is None:
+                living.append((sample, token))
+        self._branch(sequence, living)
+        if not request.sequences:
+            del self._requests[request.key]
+            outputs.append(_finished(request, now_s))
+        return outputs
+
+    def _branch(self, trunk: Sequence, living: list[tuple[int, int]]) -> None:
+        """Lets the trunk go on as the first living sample and forks the others off it."""
+        request = trunk.owner
+        for sample, token in living[1:]:
+            fork = self._scheduler.fork(trunk, (sample,))
+            fork.append(token)
+            request.sequences.append(fork)
+        if living:
+            sample, token = living[0]
+            trunk.samples = (sample,)
+            trunk.append(token)
+        else:
+            request.sequences.remove(trunk)
+            self._scheduler.drop(trunk)
+
+    def _fail_all(self, schedule: Schedule, error: StemcacheError) -> list[EngineOutput]:
+        owners = {sequence.owner.key: sequence.owner for sequence in schedule.sequences}
+        return [self._fail(owner, error) for owner in owners.values()]
+
+    def _fail(self, request: ActiveRequest, error: StemcacheError) -> Failed:
+        self._end(request)
+        return Failed(request.key, error)
+
+    def _end(self, request: ActiveRequest) -> None:
+        del self._requests[request.key]
+        for sequence in request.sequences:
+            self._scheduler.drop(sequence)
+        request.sequences.clear()
+
+    def _num_not_started(self) -> int:
+        return sum(request.scheduled_s is None for request in self._requests.values())
+
+    def _queue_s(self) -> float:
+        load = self.load()
+        if load.prefill_tokens_per_s == 0:
+            return MIN_RETRY_S
+        return min(MAX_RETRY_S, max(MIN_RETRY_S, load.queued_prefill_tokens / load.prefill_tokens_per_s))
+
+
+def _check_result(plan: StepPlan, result: StepResult) -> None:
+    if len(result.outcomes) != len(plan.rows):
+        raise ValueError(f"the runner gave {len(result.outcomes)} outcomes for {len(plan.rows)} rows")
+    for row, outcome in zip(plan.rows, result.outcomes, strict=True):
+        if not isinstance(outcome, RowFailure) and len(outcome) != len(row.draws):
+            raise ValueError(f"the runner gave {len(outcome)} tokens for {len(row.draws)} draws")
+
+
+def _finish(request: ActiveRequest, token: int, num_output: int) -> Finish | None:
+    sampling = request.sampling
+    if token in sampling.stop_token_ids and num_output > sampling.min_tokens:
+        return Finish.STOP
+    return Finish.LENGTH if num_output >= sampling.max_tokens else None
+
+
+def _finished(request: ActiveRequest, now_s: float) -> Finished:
+    assert request.scheduled_s is not None
+    assert request.first_token_s is not None
+    return Finished(
+        key=request.key,
+        queue_s=request.scheduled_s - request.submitted_s,
+        prefill_s=request.first_token_s - request.scheduled_s,
+        decode_s=now_s - request.first_token_s,
+        preemptions=request.num_preemptions,
+    )

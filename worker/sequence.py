@@ -1,0 +1,197 @@
+"""What the engine knows of a request and of each of its samples while they live.
+
+State only: who may change what is the scheduler's and the allocator's. Owned by the engine's thread.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from cache_store.domain import Domain
+from cache_store.prefix_tree import Block
+from cache_store.tiers import PartialMatch
+from cache_store.tokens import TOKEN_BYTES, PackedTokens, count, pack, part, unpack
+from worker.requests import CacheMode, EngineRequest, RequestKey
+from worker.sampling import SamplingParams
+from worker.step_plan import Draw, SequenceId
+
+Age = tuple[int, int]
+"""Order of submission, then sample: who is older is served first and preempted last."""
+
+
+@dataclass(slots=True, eq=False)
+class ActiveRequest:
+    """A request between submission and its end."""
+
+    request: EngineRequest
+    ordinal: int
+    submitted_s: float
+    sequences: list[Sequence] = field(default_factory=list)
+    """Samples that live. One sequence stands for all samples until the prompt is computed."""
+    scheduled_s: float | None = None
+    first_token_s: float | None = None
+    num_preemptions: int = 0
+
+    @property
+    def key(self) -> RequestKey:
+        return self.request.key
+
+    @property
+    def domain(self) -> Domain:
+        return self.request.domain
+
+    @property
+    def sampling(self) -> SamplingParams:
+        return self.request.sampling
+
+    @property
+    def may_match(self) -> bool:
+        return self.request.cache_mode is not CacheMode.BYPASS
+
+    @property
+    def may_commit(self) -> bool:
+        return self.request.cache_mode is CacheMode.READ_WRITE
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """Blocks that another sequence is about to compute."""
+
+    leader: Sequence
+    sequence: SequenceId
+    """The leader's id: a leader that was preempted has another one, or none."""
+    num_blocks: int
+
+    @property
+    def is_on(self) -> bool:
+        """Whether waiting still makes sense."""
+        return self.leader.id == self.sequence and self.leader.num_committed < self.num_blocks
+
+
+class Sequence:
+    """One sample, or all samples of a request as long as only the prompt is computed."""
+
+    __slots__ = (
+        "_tokens",
+        "blocks",
+        "copy_from",
+        "flight",
+        "id",
+        "last_token",
+        "num_committed",
+        "num_computed",
+        "num_expected",
+        "owner",
+        "prefix",
+        "samples",
+        "tables",
+    )
+
+    def __init__(self, owner: ActiveRequest, samples: tuple[int, ...], tokens: PackedTokens, num_groups: int) -> None:
+        self.owner = owner
+        self.samples = samples
+        """Sample indices that it stands for."""
+        self.id: SequenceId | None = None
+        """None while it waits."""
+        self.prefix = tokens
+        """All tokens at the time when it was queued: what it has to compute before it can draw."""
+        self._tokens = bytearray(tokens)
+        self.last_token = unpack(part(tokens, count(tokens) - 1, count(tokens)))[0]
+        self.num_computed = 0
+        """Leading tokens whose keys and values stand in its blocks."""
+        self.num_committed = 0
+        """Leading blocks that stand in the prefix tree."""
+        self.blocks: list[Block] = []
+        self.tables: tuple[tuple[int, ...], ...] = ((),) * num_groups
+        """Per group: the slots of `blocks`."""
+        self.copy_from: PartialMatch | None = None
+        """A held block to copy before the first write, as the block after `blocks`."""
+        self.flight: Flight | None = None
+        self.num_expected = 0
+        """While it waits: tokens that are likely to be reused, for estimates only."""
+
+    @property
+    def age(self) -> Age:
+        return (self.owner.ordinal, self.samples[0])
+
+    @property
+    def num_tokens(self) -> int:
+        return len(self._tokens) // TOKEN_BYTES
+
+    @property
+    def num_remaining(self) -> int:
+        """Tokens to compute before the next can be drawn."""
+        return self.num_tokens - self.num_computed
+
+    @property
+    def is_prefilling(self) -> bool:
+        """Whether it runs and has not yet computed what it was queued with."""
+        return self.id is not None and self.num_computed < count(self.prefix)
+
+    @property
+    def num_output(self) -> int:
+        return self.num_tokens - count(self.owner.request.prompt)
+
+    def tokens(self, start: int, stop: int) -> PackedTokens:
+        """Tokens `start` to `stop`, exclusive."""
+        return PackedTokens(bytes(self._tokens[start * TOKEN_BYTES : stop * TOKEN_BYTES]))
+
+    def append(self, token: int) -> None:
+        """Adds a drawn token."""
+        self._tokens += pack((token,))
+        self.last_token = token
+
+    def fork(self, samples: tuple[int, ...], identifier: SequenceId) -> Sequence:
+        """A running sequence with the same tokens that stands for `samples`; its blocks are the caller's to give."""
+        twin = Sequence(self.owner, samples, self.prefix, len(self.tables))
+        twin._tokens = bytearray(self._tokens)
+        twin.last_token = self.last_token
+        twin.id = identifier
+        return twin
+
+    def rewind(self) -> None:
+        """Back to where nothing is computed, with everything drawn so far as its prefix."""
+        assert not self.blocks
+        assert self.copy_from is None
+        self.id = None
+        self.prefix = self.tokens(0, self.num_tokens)
+        self.num_computed = self.num_committed = 0
+
+    def add_blocks(self, blocks: tuple[Block, ...]) -> None:
+        """Appends to blocks and tables."""
+        self.blocks.extend(blocks)
+        self.tables = tuple(
+            (*table, *(block.slots[group] for block in blocks)) for group, table in enumerate(self.tables)
+        )
+
+    def replace_block(self, index: int, block: Block) -> None:
+        """Puts another block with equal contents in a block's place."""
+        self.blocks[index] = block
+        self.tables = tuple(
+            (*table[:index], block.slots[group], *table[index + 1 :]) for group, table in enumerate(self.tables)
+        )
+
+    def clear_blocks(self) -> tuple[Block, ...]:
+        """Takes all held blocks away, in position order."""
+        held = (*self.blocks, *(() if self.copy_from is None else (self.copy_from.source,)))
+        self.blocks.clear()
+        self.copy_from = None
+        self.tables = ((),) * len(self.tables)
+        return held
+
+    def draws(self) -> tuple[Draw, ...]:
+        """What to draw once everything is computed."""
+        sampling = self.owner.sampling
+        banned = sampling.stop_token_ids if self.num_output < sampling.min_tokens else ()
+        return tuple(
+            Draw(
+                sample_index=sample,
+                position=self.num_tokens,
+                temperature=sampling.temperature,
+                top_p=sampling.top_p,
+                top_k=sampling.top_k,
+                seed=sampling.seed,
+                banned=banned,
+            )
+            for sample in self.samples
+        )
