@@ -1,0 +1,1 @@
+"""Tenants, their keys, secrets and epochs: durable control data, and the router's view of it."""

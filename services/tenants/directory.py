@@ -1,0 +1,105 @@
+"""The router's view of tenants and keys: a table in memory, exchanged whole, asked on every call.
+
+Knows nothing of Redis. One event loop owns it. It says how old it is, and past a bound that it must not be trusted for
+reuse: requests are then computed afresh, exact and isolated but slower.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from cache_store.clock import Clock
+from cache_store.domain import TenantId
+from cache_store.errors import UnauthenticatedError, UnavailableError
+from services.tenants.api_key import matches, parse
+from services.tenants.model import ApiKey, KeyId, Tenant
+from services.tenants.state import EMPTY_STATE, ControlState
+from services.tenants.table import ControlTable
+
+CONTROL_AGE_BOUND_S = 10.0
+"""Older than this, control data may miss a revocation or a purge: nothing is reused until it is fresh again."""
+
+_REFUSAL = "the API key is not valid; send `authorization: Bearer sc-...` with a live key of your tenant"
+_NO_HASH = bytes(32)
+
+
+@dataclass(frozen=True)
+class _View:
+    state: ControlState
+    live_keys: dict[KeyId, ApiKey]
+
+
+class TenantDirectory:
+    """Answers who is calling."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._view = _view(EMPTY_STATE)
+        self._confirmed_s: float | None = None
+
+    def authenticate(self, api_key: str) -> Tenant:
+        """The tenant of a live key.
+
+        Raises UnauthenticatedError, with one sentence whatever is wrong with the key, and UnavailableError before the
+        first sync. There is no tenant for callers without a key.
+        """
+        if not self.is_ready:
+            raise UnavailableError("the router has not read the control data yet", 1.0)
+        parsed = parse(api_key)
+        if parsed is None:
+            raise UnauthenticatedError(_REFUSAL)
+        key = self._view.live_keys.get(parsed.key_id)
+        # An unknown id takes the same comparison, so that its answer comes no sooner.
+        if not matches(parsed, key.secret_hash if key else _NO_HASH) or key is None:
+            raise UnauthenticatedError(_REFUSAL)
+        return self._view.state.table.tenants[key.tenant]
+
+    def tenant_by_name(self, name: str) -> Tenant:
+        """Raises NotFoundError."""
+        return self._view.state.table.tenant_by_name(name)
+
+    def tenant_by_id(self, tenant_id: TenantId) -> Tenant | None:
+        """None where it does not live."""
+        return self._view.state.table.tenants.get(tenant_id)
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the control data was read at least once."""
+        return self._confirmed_s is not None
+
+    @property
+    def is_stale(self) -> bool:
+        """Whether nothing may be reused, because the data is older than the bound or was never read."""
+        return self.age_s() > CONTROL_AGE_BOUND_S
+
+    def age_s(self) -> float:
+        """Seconds since the data was known to be current; infinite before the first sync."""
+        return math.inf if self._confirmed_s is None else self._clock.monotonic_s() - self._confirmed_s
+
+    @property
+    def generation(self) -> int:
+        """Of the data in use; 0 for that of an empty store."""
+        return self._view.state.generation
+
+    @property
+    def state(self) -> ControlState:
+        """The data in use."""
+        return self._view.state
+
+    def install(self, state: ControlState) -> None:
+        """Takes other data into use, for the next call on."""
+        state.table.check_invariants()
+        self._view = _view(state)
+
+    def confirm(self, asked_s: float) -> None:
+        """Notes that the data was current when the store was asked, at `asked_s` of the monotonic clock."""
+        self._confirmed_s = asked_s if self._confirmed_s is None else max(asked_s, self._confirmed_s)
+
+
+def _view(state: ControlState) -> _View:
+    return _View(state, _live_keys(state.table))
+
+
+def _live_keys(table: ControlTable) -> dict[KeyId, ApiKey]:
+    return {key.key_id: key for key in table.keys.values() if not key.revoked}

@@ -1,0 +1,75 @@
+"""What a tenant and an API key are. Plain values; where they are kept is not known here."""
+
+from __future__ import annotations
+
+import re
+import secrets
+import uuid
+from dataclasses import dataclass, field
+from typing import NewType
+
+from cache_store.domain import SECRET_BYTES, Epoch, TenantId
+from cache_store.errors import InvalidRequestError
+
+KeyId = NewType("KeyId", str)
+"""Public part of an API key."""
+
+MAX_LIVE_KEYS = 2
+"""Live keys of one tenant: the one in use and its successor."""
+
+MAX_NAME_CHARS = 48
+_NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", re.ASCII)
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """A tenant that lives. `secret` makes its domain roots; it leaves a process only wrapped."""
+
+    id: TenantId
+    name: str
+    epoch: Epoch
+    epoch_number: int
+    """Rotations since it was made: of two states of a tenant the one with more is the newer."""
+    secret: bytes = field(repr=False)
+    create_unix_s: float
+    epoch_unix_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ApiKey:
+    """A key without its secret. Revoked keys stay on record, so that no old copy of the data can revive one."""
+
+    key_id: KeyId
+    tenant: TenantId
+    secret_hash: bytes = field(repr=False)
+    create_unix_s: float
+    revoked: bool
+
+
+def new_tenant(name: str, now_unix_s: float) -> Tenant:
+    """A tenant with fresh id, secret and epoch. Raises InvalidRequestError for a name that cannot be one."""
+    return Tenant(
+        id=TenantId(str(uuid.uuid4())),
+        name=checked_name(name),
+        epoch=new_epoch(),
+        epoch_number=0,
+        secret=secrets.token_bytes(SECRET_BYTES),
+        create_unix_s=now_unix_s,
+        epoch_unix_s=now_unix_s,
+    )
+
+
+def new_epoch() -> Epoch:
+    """128 random bits: never the same twice."""
+    return Epoch(secrets.token_hex(16))
+
+
+def checked_name(name: str) -> str:
+    """`name`, where it can name a tenant; else InvalidRequestError."""
+    if len(name) > MAX_NAME_CHARS or not _NAME.fullmatch(name):
+        raise InvalidRequestError(
+            "name",
+            f"{name[:MAX_NAME_CHARS]!r} cannot name a tenant: use 1 to {MAX_NAME_CHARS} lower case letters, digits and "
+            "dashes, with no dash at either end, like 'acme-2'",
+        )
+    return name

@@ -1,0 +1,95 @@
+"""How a control table is written down: one named JSON object per tenant, key and deleted tenant.
+
+The same records stand in the fields of the Redis hash, in snapshots and in exported documents. Secrets are wrapped
+here, and only here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cache_store.domain import Epoch, TenantId
+from cache_store.errors import CorruptDataError
+from services.tenants.fields import Fields, JsonObject, to_base64
+from services.tenants.master_key import MasterKey
+from services.tenants.model import ApiKey, KeyId, Tenant
+from services.tenants.table import ControlTable, table_of
+
+Entry = Tenant | ApiKey | None
+"""None stands for a deleted tenant."""
+
+_TENANT, _KEY, _DELETED = "tenant:", "key:", "deleted:"
+
+
+def entries(table: ControlTable) -> dict[str, Entry]:
+    """Everything in the table by the name of its record."""
+    result: dict[str, Entry] = {_TENANT + tenant.id: tenant for tenant in table.tenants.values()}
+    result.update({_KEY + key.key_id: key for key in table.keys.values()})
+    result.update({_DELETED + tenant_id: None for tenant_id in table.deleted})
+    return result
+
+
+def seal(entry: Entry, master: MasterKey) -> JsonObject:
+    """The record of an entry."""
+    match entry:
+        case Tenant():
+            return {
+                "name": entry.name,
+                "epoch": entry.epoch,
+                "epoch_number": entry.epoch_number,
+                "secret": to_base64(master.wrap(entry.id, entry.secret)),
+                "create_unix_s": entry.create_unix_s,
+                "epoch_unix_s": entry.epoch_unix_s,
+            }
+        case ApiKey():
+            return {
+                "tenant": entry.tenant,
+                "secret_hash": to_base64(entry.secret_hash),
+                "create_unix_s": entry.create_unix_s,
+                "revoked": entry.revoked,
+            }
+        case None:
+            return {}
+
+
+def unseal(records: Mapping[str, Fields], master: MasterKey, what: str) -> ControlTable:
+    """The table of these records. Raises CorruptDataError where one of them, or the whole, is damaged."""
+    tenants: list[Tenant] = []
+    keys: list[ApiKey] = []
+    deleted: list[TenantId] = []
+    for name, fields in records.items():
+        if name.startswith(_TENANT):
+            tenants.append(_tenant(TenantId(name.removeprefix(_TENANT)), fields, master))
+        elif name.startswith(_KEY):
+            keys.append(_key(KeyId(name.removeprefix(_KEY)), fields))
+        elif name.startswith(_DELETED):
+            deleted.append(TenantId(name.removeprefix(_DELETED)))
+        else:
+            raise CorruptDataError(f"{what} holds a record {name[:64]!r} that this schema does not know")
+    table = table_of(tenants, keys, deleted)
+    fault = table.fault()
+    if fault is not None:
+        raise CorruptDataError(f"{what} is damaged: {fault}")
+    return table
+
+
+def _tenant(tenant_id: TenantId, fields: Fields, master: MasterKey) -> Tenant:
+    return Tenant(
+        id=tenant_id,
+        name=fields.text("name"),
+        epoch=Epoch(fields.text("epoch")),
+        epoch_number=fields.integer("epoch_number"),
+        secret=master.unwrap(tenant_id, fields.data("secret")),
+        create_unix_s=fields.number("create_unix_s"),
+        epoch_unix_s=fields.number("epoch_unix_s"),
+    )
+
+
+def _key(key_id: KeyId, fields: Fields) -> ApiKey:
+    return ApiKey(
+        key_id=key_id,
+        tenant=TenantId(fields.text("tenant")),
+        secret_hash=fields.data("secret_hash"),
+        create_unix_s=fields.number("create_unix_s"),
+        revoked=fields.flag("revoked"),
+    )
