@@ -22,6 +22,11 @@ class SnapshotFile:
         self._path = path
         self._master = master
 
+    @property
+    def path(self) -> Path:
+        """Where it is, or will be after the first save."""
+        return self._path
+
     def load(self) -> ControlState:
         """What was saved last; the empty state where nothing was.
 
