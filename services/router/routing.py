@@ -74,11 +74,13 @@ class RouteChoice:
 def answer_room(record: WorkerRecord, prompt_tokens: int, num_samples: int) -> int:
     """Most tokens that each sample of a prompt may have on a worker; 0 or less where not even the prompt fits.
 
-    The samples share the prompt's full blocks; a pool must hold them all at once.
+    The samples run at once and share the prompt's full blocks; a sample's last token is drawn and never stored.
     """
+    if num_samples > record.max_num_sequences:
+        return 0
     shared_blocks, in_partial_block = divmod(prompt_tokens, record.block_size)
     own_blocks = (record.num_blocks - shared_blocks) // num_samples
-    return min(record.max_model_len - prompt_tokens, own_blocks * record.block_size - in_partial_block)
+    return min(record.max_model_len - prompt_tokens, own_blocks * record.block_size - in_partial_block + 1)
 
 
 def choose(
@@ -148,29 +150,30 @@ def _fits(record: WorkerRecord, request: RouteRequest) -> bool:
 
 
 def _too_large(workers: Sequence[WorkerView], request: RouteRequest) -> InvalidRequestError:
-    room = max(answer_room(view.record, request.prompt_tokens, request.num_samples) for view in workers)
+    samples, prompt = request.num_samples, request.prompt_tokens
+    places = max(view.record.max_num_sequences for view in workers)
+    if samples > places:
+        return InvalidRequestError("sampling_params.n", f"n is {samples}; at most {places} samples run at once")
     model_len = max(view.record.max_model_len for view in workers)
     pool = max(view.record.num_blocks * view.record.block_size for view in workers)
     limits = f"the model reads {model_len} tokens of prompt and answer together and a worker's cache holds {pool}"
+    room = max(answer_room(view.record, prompt, samples) for view in workers)
     if room >= 1:
-        wanted = f"{request.num_samples} x {request.max_tokens} tokens after a prompt of {request.prompt_tokens}"
+        wanted = f"{samples} x {request.max_tokens} tokens after a prompt of {prompt} do not fit"
         return InvalidRequestError(
-            "sampling_params.max_tokens", f"{wanted} do not fit: {limits}; at most {room} per sample would fit"
+            "sampling_params.max_tokens", f"{wanted}: {limits}; at most {room} per sample would fit"
         )
-    longest = longest_prompt([view.record for view in workers], request.num_samples)
+    longest = max(longest_prompt(view.record, samples) for view in workers)
     return InvalidRequestError(
         "prompt",
-        f"the prompt has {request.prompt_tokens} tokens: {limits}; with n = {request.num_samples} a prompt of at most "
-        f"{longest} tokens would fit",
+        f"the prompt has {prompt} tokens: {limits}; with n = {samples} a prompt of up to {longest} tokens would fit",
     )
 
 
-def longest_prompt(workers: Sequence[WorkerRecord], num_samples: int) -> int:
-    """Most prompt tokens for which one token per sample still fits on some worker."""
-    return max(_longest_prompt(record, num_samples) for record in workers)
-
-
-def _longest_prompt(record: WorkerRecord, num_samples: int) -> int:
-    shared_blocks = record.num_blocks - num_samples  # each sample needs one block of its own
-    by_pool = shared_blocks * record.block_size + record.block_size - 1 if shared_blocks >= 0 else 0
+def longest_prompt(record: WorkerRecord, num_samples: int) -> int:
+    """The length up to which every prompt leaves room for at least one token per sample."""
+    if num_samples == 1:
+        by_pool = record.num_blocks * record.block_size
+    else:
+        by_pool = max(0, record.num_blocks - num_samples + 1) * record.block_size - 1
     return max(0, min(record.max_model_len - 1, by_pool))

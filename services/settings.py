@@ -1,0 +1,159 @@
+"""Settings from the environment. The only module of the services that reads it.
+
+A bad value stops the process with its name, what was found and what would work. Secrets never appear in a repr.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NewType
+
+from cache_store.errors import InvalidRequestError
+
+Address = NewType("Address", str)
+"""host:port, or [IPv6]:port; port 0 takes a free one."""
+
+_ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.%]+\]|[^\s:\[\]]+):(?P<port>\d{1,5})")
+_REDIS_SCHEMES = ("redis://", "rediss://", "unix://")
+
+
+@dataclass(frozen=True, slots=True)
+class RouterLimits:
+    """What a router takes at most."""
+
+    max_requests: int = 256
+    """Generations that run at once."""
+    max_requests_per_tenant: int = 64
+    """Of them of one tenant."""
+    max_message_bytes: int = 4 << 20
+    """Size of one request message."""
+    max_request_s: float = 600.0
+    """Seconds that a generation may take; a shorter deadline of the caller goes first."""
+    drain_s: float = 30.0
+    """Seconds that running generations are given after SIGTERM."""
+    write_s: float = 30.0
+    """Seconds without reading after which a caller's stream is ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouterSettings:
+    """Everything that a router process is told."""
+
+    redis_url: str = field(repr=False)
+    """Index and registry of workers."""
+    control_redis_url: str = field(repr=False)
+    """Tenants and keys; the same server unless told otherwise, under a user that may write control data."""
+    master_key: str = field(repr=False)
+    """Text of the master key; empty where a file holds it."""
+    master_key_file: Path | None
+    admin_token_file: Path
+    listen: Address
+    admin_listen: Address
+    models: Mapping[str, Path]
+    """Folder with the tokenizer of each model; a model without one takes token ids only."""
+    data_dir: Path
+    """Where the snapshot of the control data is kept."""
+    limits: RouterLimits
+
+    @staticmethod
+    def from_environ(environ: Mapping[str, str] = os.environ) -> RouterSettings:
+        """Raises InvalidRequestError, whose field is the variable's name."""
+        reader = _Reader(environ)
+        master_key, master_key_file = reader.master_key()
+        redis_url = reader.redis_url("STEMCACHE_REDIS_URL", "")
+        return RouterSettings(
+            redis_url=redis_url,
+            control_redis_url=reader.redis_url("STEMCACHE_CONTROL_REDIS_URL", redis_url),
+            master_key=master_key,
+            master_key_file=master_key_file,
+            admin_token_file=reader.file("STEMCACHE_ADMIN_TOKEN_FILE"),
+            listen=reader.address("STEMCACHE_LISTEN", "127.0.0.1:7420"),
+            admin_listen=reader.address("STEMCACHE_ADMIN_LISTEN", "127.0.0.1:7421"),
+            models=reader.models("STEMCACHE_MODELS"),
+            data_dir=reader.folder("STEMCACHE_DATA_DIR"),
+            limits=reader.limits(),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Reader:
+    environ: Mapping[str, str]
+
+    def required(self, name: str, what: str) -> str:
+        value = self.environ.get(name, "").strip()
+        if not value:
+            raise InvalidRequestError(name, f"{name} is not set; it names {what}")
+        return value
+
+    def redis_url(self, name: str, default: str) -> str:
+        value = self.environ.get(name, "").strip() or default or self.required(name, "the Redis or Valkey server")
+        if not value.startswith(_REDIS_SCHEMES):
+            raise InvalidRequestError(name, f"{name} begins with none of {', '.join(_REDIS_SCHEMES)}")
+        return value
+
+    def master_key(self) -> tuple[str, Path | None]:
+        value = self.environ.get("STEMCACHE_MASTER_KEY", "").strip()
+        path = self.environ.get("STEMCACHE_MASTER_KEY_FILE", "").strip()
+        if bool(value) == bool(path):
+            raise InvalidRequestError(
+                "STEMCACHE_MASTER_KEY_FILE", "set exactly one of STEMCACHE_MASTER_KEY_FILE and STEMCACHE_MASTER_KEY"
+            )
+        return value, Path(path) if path else None
+
+    def file(self, name: str) -> Path:
+        path = Path(self.required(name, "a file"))
+        if not path.is_file():
+            raise InvalidRequestError(name, f"{name}: there is no file {path}")
+        return path
+
+    def folder(self, name: str) -> Path:
+        path = Path(self.required(name, "a folder"))
+        if not path.is_dir():
+            raise InvalidRequestError(name, f"{name}: there is no folder {path}")
+        return path
+
+    def address(self, name: str, default: str) -> Address:
+        value = self.environ.get(name, "").strip() or default
+        match = _ADDRESS.fullmatch(value)
+        if match is None or int(match["port"]) > 65_535:
+            raise InvalidRequestError(name, f"{name} is {value!r}; it is host:port, for example {default}")
+        return Address(value)
+
+    def models(self, name: str) -> Mapping[str, Path]:
+        """`name=folder`, separated by commas."""
+        models: dict[str, Path] = {}
+        for entry in filter(None, (part.strip() for part in self.environ.get(name, "").split(","))):
+            model, equals, folder = (part.strip() for part in entry.partition("="))
+            if not (model and equals and folder) or model in models:
+                raise InvalidRequestError(name, f"{name}: {entry!r} is no name=folder with a name of its own")
+            if not Path(folder).is_dir():
+                raise InvalidRequestError(name, f"{name}: model {model!r} has no folder {folder}")
+            models[model] = Path(folder)
+        return models
+
+    def limits(self) -> RouterLimits:
+        usual = RouterLimits()
+        return RouterLimits(
+            max_requests=self.whole("STEMCACHE_MAX_REQUESTS", usual.max_requests),
+            max_requests_per_tenant=self.whole("STEMCACHE_MAX_REQUESTS_PER_TENANT", usual.max_requests_per_tenant),
+            max_message_bytes=self.whole("STEMCACHE_MAX_MESSAGE_BYTES", usual.max_message_bytes),
+            max_request_s=self.seconds("STEMCACHE_MAX_REQUEST_S", usual.max_request_s),
+            drain_s=self.seconds("STEMCACHE_DRAIN_S", usual.drain_s),
+            write_s=self.seconds("STEMCACHE_WRITE_S", usual.write_s),
+        )
+
+    def whole(self, name: str, default: int) -> int:
+        value = self.environ.get(name, "").strip() or str(default)
+        if not re.fullmatch(r"[0-9]{1,10}", value) or not 1 <= int(value) < 1 << 31:
+            raise InvalidRequestError(name, f"{name} is {value!r}; it is a whole number of at least 1")
+        return int(value)
+
+    def seconds(self, name: str, default: float) -> float:
+        value = self.environ.get(name, "").strip() or str(default)
+        if not re.fullmatch(r"[0-9]{1,6}(\.[0-9]{1,6})?", value):
+            raise InvalidRequestError(name, f"{name} is {value!r}; it is a number of seconds")
+        return float(value)

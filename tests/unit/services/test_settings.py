@@ -1,0 +1,74 @@
+"""Settings: good values arrive, a bad one is refused by its name, secrets stay out of sight."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from cache_store.errors import InvalidRequestError
+from services.settings import RouterLimits, RouterSettings
+
+
+@pytest.fixture
+def environ(tmp_path: Path) -> dict[str, str]:
+    (tmp_path / "token").write_text("t")
+    (tmp_path / "model").mkdir()
+    return {
+        "STEMCACHE_REDIS_URL": "redis://:pw@127.0.0.1:6379/0",
+        "STEMCACHE_MASTER_KEY": "ab" * 32,
+        "STEMCACHE_ADMIN_TOKEN_FILE": str(tmp_path / "token"),
+        "STEMCACHE_DATA_DIR": str(tmp_path),
+        "STEMCACHE_MODELS": f"small={tmp_path / 'model'}, other={tmp_path / 'model'}",
+    }
+
+
+def test_reads_the_environment_with_defaults(environ: dict[str, str], tmp_path: Path) -> None:
+    settings = RouterSettings.from_environ(environ)
+    assert settings.control_redis_url == settings.redis_url
+    assert dict(settings.models) == {"small": tmp_path / "model", "other": tmp_path / "model"}
+    assert settings.listen == "127.0.0.1:7420"
+    assert settings.limits == RouterLimits()
+
+
+def test_secrets_are_not_shown(environ: dict[str, str]) -> None:
+    shown = repr(RouterSettings.from_environ(environ))
+    assert "pw" not in shown
+    assert "abab" not in shown
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("STEMCACHE_REDIS_URL", ""),
+        ("STEMCACHE_REDIS_URL", "http://x"),
+        ("STEMCACHE_CONTROL_REDIS_URL", "http://x"),
+        ("STEMCACHE_ADMIN_TOKEN_FILE", "/nowhere/at/all"),
+        ("STEMCACHE_DATA_DIR", "/nowhere/at/all"),
+        ("STEMCACHE_LISTEN", "7420"),
+        ("STEMCACHE_LISTEN", "h:70000"),
+        ("STEMCACHE_ADMIN_LISTEN", "::1:5"),
+        ("STEMCACHE_MODELS", "small"),
+        ("STEMCACHE_MODELS", "small=/nowhere/at/all"),
+        ("STEMCACHE_MAX_REQUESTS", "0"),
+        ("STEMCACHE_MAX_REQUESTS", "many"),
+        ("STEMCACHE_DRAIN_S", "-1"),
+        ("STEMCACHE_DRAIN_S", "nan"),
+    ],
+)
+def test_a_bad_value_is_refused_by_its_name(environ: dict[str, str], name: str, value: str) -> None:
+    environ[name] = value
+    with pytest.raises(InvalidRequestError, match=name) as error:
+        RouterSettings.from_environ(environ)
+    assert error.value.field == name
+
+
+@pytest.mark.parametrize("both", [{"STEMCACHE_MASTER_KEY": ""}, {"STEMCACHE_MASTER_KEY_FILE": "/k"}])
+def test_the_master_key_comes_from_exactly_one_place(environ: dict[str, str], both: dict[str, str]) -> None:
+    with pytest.raises(InvalidRequestError, match="exactly one of"):
+        RouterSettings.from_environ(environ | both)
+
+
+@pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:7420", "localhost:65535"])
+def test_addresses(environ: dict[str, str], address: str) -> None:
+    assert RouterSettings.from_environ(environ | {"STEMCACHE_LISTEN": address}).listen == address
