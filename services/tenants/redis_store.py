@@ -20,7 +20,13 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from cache_store.clock import Clock
-from cache_store.errors import AlreadyExistsError, PreconditionError, UnavailableError
+from cache_store.errors import (
+    AlreadyExistsError,
+    CorruptDataError,
+    InvalidRequestError,
+    PreconditionError,
+    UnavailableError,
+)
 from services.tenants.api_key import NewApiKey, new_api_key
 from services.tenants.document import DocumentKind, read_document, write_document
 from services.tenants.fields import Fields, parse_object, to_json
@@ -157,10 +163,13 @@ class ControlStore:
     async def import_document(self, document: bytes) -> Committed[Imported]:
         """Joins a document into the store: what was deleted, revoked or rotated here since stays so.
 
-        Refuses with PreconditionError (another master key), CorruptDataError, VersionError or AlreadyExistsError (a
-        name that another tenant has), and changes nothing then.
+        Refuses with PreconditionError (another master key), VersionError, InvalidRequestError (wrong MAC, damage) or
+        AlreadyExistsError (a name that another tenant has), and changes nothing then.
         """
-        given = read_document(DocumentKind.EXPORT, document, self._master, "the document").table
+        try:
+            given = read_document(DocumentKind.EXPORT, document, self._master, "the document").table
+        except CorruptDataError as error:
+            raise InvalidRequestError("document", f"{error}; give it as it was exported") from error
         counts: list[Imported] = []
 
         def edit(table: ControlTable) -> ControlTable:

@@ -58,8 +58,8 @@ class DirectorySync:
                 self._note(str(error))
             await asyncio.sleep(POLL_S)
 
-    async def sync_once(self) -> None:
-        """One poll. Raises what the store raises; the directory then keeps what it has."""
+    async def sync_once(self) -> ControlState:
+        """One poll, and the data after it. Raises what the store raises; the directory then keeps what it has."""
         async with self._turn:
             asked_s = self._clock.monotonic_s()
             head = self._directory.state.head
@@ -69,6 +69,7 @@ class DirectorySync:
             self._directory.confirm(asked_s)
             await self._save()
             self._note(None)
+            return self._known
 
     async def adopt(self, state: ControlState) -> None:
         """Takes what this router's own write left in the store, without another call.

@@ -203,11 +203,11 @@ async def test_a_document_of_another_master_key_changes_nothing(store: ControlSt
 @pytest.mark.parametrize(
     ("old", "new", "error"),
     [
-        (b'"name":"acme"', b'"name":"acne"', CorruptDataError),
-        (b'"revoked":true', b'"revoked":false', CorruptDataError),
-        (b'"schema":1,"store_id"', b'"schema":2,"store_id"', CorruptDataError),
+        (b'"name":"acme"', b'"name":"acne"', InvalidRequestError),
+        (b'"revoked":true', b'"revoked":false', InvalidRequestError),
+        (b'"schema":1,"store_id"', b'"schema":2,"store_id"', InvalidRequestError),
         (b'"schema":1}', b'"schema":2}', VersionError),
-        (b"{", b"[", CorruptDataError),
+        (b"{", b"[", InvalidRequestError),
     ],
 )
 async def test_a_changed_document_changes_nothing(

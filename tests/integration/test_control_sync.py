@@ -9,7 +9,13 @@ from pathlib import Path
 import pytest
 from redis.asyncio import Redis
 
-from cache_store.errors import CorruptDataError, PreconditionError, UnauthenticatedError, UnavailableError
+from cache_store.errors import (
+    CorruptDataError,
+    InvalidRequestError,
+    PreconditionError,
+    UnauthenticatedError,
+    UnavailableError,
+)
 from services.cluster.valkey import EmbeddedValkey
 from services.tenants.directory import CONTROL_AGE_BOUND_S, TenantDirectory
 from services.tenants.redis_store import CONTROL_KEY
@@ -236,7 +242,7 @@ async def test_a_snapshot_of_another_master_key_stops_the_start(
 async def test_a_snapshot_is_no_export_and_an_export_no_snapshot(router: RouterControl) -> None:
     await router.store.create_tenant("acme")
     await router.sync.sync_once()
-    with pytest.raises(CorruptDataError, match="no export"):
+    with pytest.raises(InvalidRequestError, match="no export"):
         await router.store.import_document(router.snapshot.path.read_bytes())
     router.snapshot.path.write_bytes(await router.store.export_document())
     with pytest.raises(CorruptDataError, match="no snapshot"):

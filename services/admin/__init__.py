@@ -1,0 +1,1 @@
+"""The operator's API, on a port of its own."""

@@ -1,0 +1,135 @@
+"""TenantAdminService: tenants, keys and epochs over the control store.
+
+Before a write the router catches up with the store, so that nothing is written on top of one that lost something. After
+it, this router's directory has the change before the caller has the answer; other routers have it with their next poll.
+Owns no state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import wraps
+from typing import Any, TypeAlias, TypeVar
+
+import grpc
+import structlog
+from google.protobuf.timestamp_pb2 import Timestamp
+from stemcache.admin.v1 import admin_pb2 as pb
+from stemcache.admin.v1.admin_pb2_grpc import TenantAdminServiceServicer
+
+from services.router.statuses import abort_with
+from services.tenants.model import ApiKey, KeyId, Tenant
+from services.tenants.redis_store import Committed, ControlStore
+from services.tenants.sync import DirectorySync
+from services.tenants.table import ControlTable
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # in quotes: a generic to the type checker only
+T = TypeVar("T")
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+Method = Callable[["TenantServicer", Request, Context], Awaitable[Response]]
+
+_log = structlog.get_logger()
+
+
+def _answered(method: Method[Request, Response]) -> Method[Request, Response]:
+    """Ends the call with the status of whatever `method` raises."""
+
+    @wraps(method)
+    async def answered(self: TenantServicer, request: Request, context: Context) -> Response:
+        try:
+            return await method(self, request, context)
+        except Exception as error:  # the edge: nothing may leave without a status of the table
+            await abort_with(context, error)
+
+    return answered
+
+
+class TenantServicer(TenantAdminServiceServicer):
+    """The service. Who may call it is decided before it, by `AdminAuthInterceptor`."""
+
+    def __init__(self, store: ControlStore, sync: DirectorySync) -> None:
+        self._store = store
+        self._sync = sync
+
+    @_answered
+    async def CreateTenant(self, request: pb.CreateTenantRequest, context: Context) -> pb.CreateTenantResponse:
+        done = await self._write(lambda: self._store.create_tenant(request.name))
+        _log.info("tenant_created", tenant=done.value.name, uuid=done.value.id)
+        return pb.CreateTenantResponse(tenant=_tenant(done.value, done.state.table))
+
+    @_answered
+    async def ListTenants(self, request: pb.ListTenantsRequest, context: Context) -> pb.ListTenantsResponse:
+        table = await self._read()
+        tenants = sorted(table.tenants.values(), key=lambda tenant: tenant.name)
+        return pb.ListTenantsResponse(tenants=[_tenant(tenant, table) for tenant in tenants])
+
+    @_answered
+    async def DeleteTenant(self, request: pb.DeleteTenantRequest, context: Context) -> pb.DeleteTenantResponse:
+        await self._write(lambda: self._store.delete_tenant(request.name))
+        _log.info("tenant_deleted", tenant=request.name)
+        return pb.DeleteTenantResponse()
+
+    @_answered
+    async def CreateApiKey(self, request: pb.CreateApiKeyRequest, context: Context) -> pb.CreateApiKeyResponse:
+        made = (await self._write(lambda: self._store.create_key(request.tenant))).value
+        _log.info("api_key_created", tenant=request.tenant, key_id=made.key.key_id)
+        return pb.CreateApiKeyResponse(key=_api_key(made.key), secret=made.text)
+
+    @_answered
+    async def ListApiKeys(self, request: pb.ListApiKeysRequest, context: Context) -> pb.ListApiKeysResponse:
+        table = await self._read()
+        keys = table.keys_of(table.tenant_by_name(request.tenant).id)
+        return pb.ListApiKeysResponse(keys=[_api_key(key) for key in keys])
+
+    @_answered
+    async def RevokeApiKey(self, request: pb.RevokeApiKeyRequest, context: Context) -> pb.RevokeApiKeyResponse:
+        await self._write(lambda: self._store.revoke_key(KeyId(request.key_id)))
+        _log.info("api_key_revoked", key_id=request.key_id)
+        return pb.RevokeApiKeyResponse()
+
+    @_answered
+    async def RotateEpoch(self, request: pb.RotateEpochRequest, context: Context) -> pb.RotateEpochResponse:
+        done = await self._write(lambda: self._store.rotate_epoch(request.tenant))
+        _log.info("epoch_rotated", tenant=request.tenant)
+        return pb.RotateEpochResponse(tenant=_tenant(done.value, done.state.table))
+
+    @_answered
+    async def ExportTenants(self, request: pb.ExportTenantsRequest, context: Context) -> pb.ExportTenantsResponse:
+        await self._sync.sync_once()
+        return pb.ExportTenantsResponse(document=await self._store.export_document())
+
+    @_answered
+    async def ImportTenants(self, request: pb.ImportTenantsRequest, context: Context) -> pb.ImportTenantsResponse:
+        counts = (await self._write(lambda: self._store.import_document(request.document))).value
+        _log.info("tenants_imported", num_tenants=counts.num_tenants, num_keys=counts.num_keys)
+        return pb.ImportTenantsResponse(tenants=counts.num_tenants, keys=counts.num_keys)
+
+    async def _read(self) -> ControlTable:
+        return (await self._sync.sync_once()).table
+
+    async def _write(self, write: Callable[[], Awaitable[Committed[T]]]) -> Committed[T]:
+        await self._sync.sync_once()
+        done = await write()
+        await self._sync.adopt(done.state)
+        return done
+
+
+def _tenant(tenant: Tenant, table: ControlTable) -> pb.Tenant:
+    return pb.Tenant(
+        name=tenant.name,
+        uuid=tenant.id,
+        create_time=_timestamp(tenant.create_unix_s),
+        epoch_time=_timestamp(tenant.epoch_unix_s),
+        live_keys=table.num_live_keys(tenant.id),
+    )
+
+
+def _api_key(key: ApiKey) -> pb.ApiKey:
+    return pb.ApiKey(key_id=key.key_id, create_time=_timestamp(key.create_unix_s), revoked=key.revoked)
+
+
+def _timestamp(unix_s: float) -> Timestamp:
+    stamp = Timestamp()
+    stamp.FromMicroseconds(round(unix_s * 1_000_000))
+    return stamp
