@@ -1,0 +1,141 @@
+"""The contiguous runner: each sequence has its own pre-allocated keys and values and a position pointer.
+
+The simplest cache there is: [batch, kv_heads, max_len, head_dim] per layer, nothing shared, nothing moved. It ignores
+block tables, and is the oracle of the tests and the baseline of the memory bench. Owned and called by one thread.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from cache_store.errors import PreconditionError
+from worker.runner import ModelInfo
+from worker.step_plan import Row, SequenceId, StepPlan, StepResult
+from worker.torch_runner.dense_attention import dense_attention
+from worker.torch_runner.forward import LogitsObserver, forward
+from worker.torch_runner.loader import LoadedModel
+from worker.torch_runner.sampler import draw_rows
+
+
+class ContiguousRunner:
+    """A Runner for `max_batch` sequences of up to `max_len` tokens."""
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        max_batch: int,
+        max_len: int,
+        block_size: int = 16,
+        fill: float = 0.0,
+        num_threads: int = 1,
+        observer: LogitsObserver | None = None,
+    ) -> None:
+        """`block_size` only tells an engine how to count; `fill` is what unwritten places hold."""
+        torch.set_num_threads(num_threads)
+        self._model = model
+        self._info = model.info(block_size)
+        self._observer = observer
+        self._num_blocks = max_batch * -(-max_len // block_size)
+        self.keys, self.values = (
+            [
+                torch.full(
+                    (max_batch, spec.num_kv_heads, max_len, spec.head_dim),
+                    fill,
+                    dtype=model.torch_dtype,
+                    device=model.device,
+                )
+                for spec in model.layers
+            ]
+            for _ in range(2)
+        )
+        self._max_len = max_len
+        self._free = list(range(max_batch))
+        self._places: dict[SequenceId, int] = {}
+        self._pointers: dict[SequenceId, int] = {}
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._info
+
+    @property
+    def num_blocks(self) -> int:
+        return self._num_blocks
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the tensors' storage: 2 × layers × kv_heads × head_dim × max_len × batch × element size."""
+        return sum(tensor.untyped_storage().nbytes() for tensor in (*self.keys, *self.values))
+
+    @torch.inference_mode()
+    def run(self, plan: StepPlan) -> StepResult:
+        for sequence in plan.ended:
+            self._end(sequence)
+        if not plan.rows:
+            return StepResult(())
+        places = [self._place(row) for row in plan.rows]
+        step = _ContiguousStep(self.keys, self.values, plan.rows, places)
+        tokens = np.concatenate([np.array(row.token_ids, dtype=np.int64) for row in plan.rows])
+        positions = np.concatenate([np.arange(row.start, row.kv_length) for row in plan.rows])
+        last = np.cumsum([len(row.token_ids) for row in plan.rows]) - 1
+        drawing = last[[bool(row.draws) for row in plan.rows]]
+        logits = forward(self._model, step, tokens, positions, drawing)
+        for row in plan.rows:
+            self._pointers[row.sequence] = row.kv_length
+        if self._observer is not None:
+            self._observer(plan, logits)
+        return StepResult(draw_rows(plan.rows, logits))
+
+    def _place(self, row: Row) -> int:
+        """The row's place in the batch; a new sequence takes a free one."""
+        if row.sequence not in self._places:
+            if not self._free:
+                raise PreconditionError(f"all {len(self._places)} places are taken; end a sequence first")
+            self._places[row.sequence] = self._free.pop()
+            self._pointers[row.sequence] = 0
+        if row.start != self._pointers[row.sequence]:
+            raise PreconditionError(
+                f"a contiguous cache goes on at its pointer {self._pointers[row.sequence]}, not at {row.start}: "
+                "it reuses no prefix"
+            )
+        if row.kv_length > self._max_len:
+            raise PreconditionError(f"{row.kv_length} tokens do not fit into {self._max_len}")
+        return self._places[row.sequence]
+
+    def _end(self, sequence: SequenceId) -> None:
+        if sequence in self._places:
+            self._free.append(self._places.pop(sequence))
+            del self._pointers[sequence]
+
+
+class _ContiguousStep:
+    """Attention of one step."""
+
+    def __init__(self, keys: list[Tensor], values: list[Tensor], rows: tuple[Row, ...], places: list[int]) -> None:
+        self._keys = keys
+        self._values = values
+        self._rows = tuple(zip(rows, places, strict=True))
+
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scaling: float,
+        window: int,
+        softcap: float,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        outputs = []
+        low = 0
+        for row, place in self._rows:
+            high = low + len(row.token_ids)
+            keys, values = self._keys[layer][place], self._values[layer][place]
+            keys[:, row.start : row.kv_length] = key[:, low:high]
+            values[:, row.start : row.kv_length] = value[:, low:high]
+            seen_keys, seen_values = keys[:, : row.kv_length], values[:, : row.kv_length]
+            outputs.append(dense_attention(query[:, low:high], seen_keys, seen_values, scaling, window, softcap, sinks))
+            low = high
+        return torch.cat(outputs)

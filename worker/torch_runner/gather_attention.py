@@ -1,0 +1,76 @@
+"""Paged attention in plain torch: gather a row's blocks, then attend densely. For any device, without a compiler."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+from worker.torch_runner.dense_attention import dense_attention
+from worker.torch_runner.hook import LayerAttention
+from worker.torch_runner.pools import KvPools
+from worker.torch_runner.step_batch import GroupBatch, StepBatch
+
+
+class GatherAttention:
+    """The fallback back end."""
+
+    @property
+    def name(self) -> str:
+        return "gather"
+
+    def begin(self, pools: KvPools, batch: StepBatch) -> LayerAttention:
+        return _GatherStep(pools, batch)
+
+
+class _GatherStep:
+    def __init__(self, pools: KvPools, batch: StepBatch) -> None:
+        device = pools.groups[0].blocks.device
+        self._pools = pools
+        self._starts = batch.row_starts.tolist()
+        self._lengths = batch.lengths.tolist()
+        self._offsets = torch.from_numpy(batch.token_offsets).to(device)
+        self._tables = [_row_tables(group, device) for group in batch.groups]
+        self._blocks = [torch.from_numpy(group.token_blocks).to(device) for group in batch.groups]
+
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scaling: float,
+        window: int,
+        softcap: float,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        group, place = self._pools.place(layer)
+        keys, values = self._pools.groups[group].layer(place)
+        places = (self._blocks[group], self._offsets)
+        keys.index_put_(places, key.transpose(0, 1))
+        values.index_put_(places, value.transpose(0, 1))
+        output = query.new_empty(query.shape[1], query.shape[0], query.shape[2])
+        for row, table in enumerate(self._tables[group]):
+            low, high, length = self._starts[row], self._starts[row + 1], self._lengths[row]
+            first = max(0, length - (high - low) - window + 1) if window else 0
+            row_keys, row_values = _gather(keys, table, first, length), _gather(values, table, first, length)
+            output[low:high] = dense_attention(
+                query[:, low:high], row_keys, row_values, scaling, window, softcap, sinks
+            )
+        return output
+
+
+def _gather(pool: Tensor, table: Tensor, first: int, length: int) -> Tensor:
+    """[kv_heads, tokens, head_dim] of positions `first` to `length`; reads only the blocks that hold them."""
+    block_size = pool.shape[1]
+    low = first // block_size
+    blocks = pool.index_select(0, table[low : -(-length // block_size)])
+    tokens = blocks.view(-1, *pool.shape[2:])[first - low * block_size : length - low * block_size]
+    return tokens.transpose(0, 1)
+
+
+def _row_tables(group: GroupBatch, device: torch.device) -> tuple[Tensor, ...]:
+    flat = torch.from_numpy(group.tables).to(device)
+    bounds = group.table_starts.tolist()
+    return tuple(flat[low:high] for low, high in pairwise(bounds))

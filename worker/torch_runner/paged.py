@@ -1,0 +1,60 @@
+"""The paged runner: keys and values in pools of blocks, addressed by the step plan's block tables."""
+
+from __future__ import annotations
+
+import torch
+
+from worker.runner import ModelInfo
+from worker.step_plan import StepPlan, StepResult
+from worker.torch_runner.attention_backend import AttentionBackend
+from worker.torch_runner.forward import LogitsObserver, forward
+from worker.torch_runner.loader import LoadedModel
+from worker.torch_runner.pools import KvPools
+from worker.torch_runner.sampler import draw_rows
+from worker.torch_runner.step_batch import build_batch
+
+
+class PagedRunner:
+    """A Runner. Owns its pools; called by one thread.
+
+    `num_threads` is set for the whole process. Start it with OMP_WAIT_POLICY=PASSIVE where more threads than cores may
+    run: waiting threads spin otherwise, and two workers slow each other down many times over.
+    """
+
+    def __init__(
+        self,
+        model: LoadedModel,
+        num_blocks: int,
+        attention: AttentionBackend,
+        block_size: int = 16,
+        fill: float = 0.0,
+        num_threads: int = 1,
+        observer: LogitsObserver | None = None,
+    ) -> None:
+        """`fill` is what unwritten and scrubbed slots hold: NaN in tests, so that a read of one shows."""
+        torch.set_num_threads(num_threads)
+        self._model = model
+        self._info = model.info(block_size)
+        self._attention = attention
+        self._observer = observer
+        self.pools = KvPools(model.groups, num_blocks, block_size, model.torch_dtype, model.device, fill)
+
+    @property
+    def info(self) -> ModelInfo:
+        return self._info
+
+    @property
+    def num_blocks(self) -> int:
+        return self.pools.num_blocks
+
+    @torch.inference_mode()
+    def run(self, plan: StepPlan) -> StepResult:
+        self.pools.prepare(plan.scrubs, plan.copies)
+        if not plan.rows:
+            return StepResult(())
+        batch = build_batch(plan, self.pools.block_size, len(self.pools.groups))
+        attention = self._attention.begin(self.pools, batch)
+        logits = forward(self._model, attention, batch.token_ids, batch.positions, batch.drawing_tokens)
+        if self._observer is not None:
+            self._observer(plan, logits)
+        return StepResult(draw_rows(plan.rows, logits))

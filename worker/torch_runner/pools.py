@@ -1,0 +1,96 @@
+"""The KV tensors: one block-major pool per cache group, and the writes that a step asks for before its forward.
+
+Owned by one runner and its thread. Knows slots, not whose they are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from cache_store.errors import InvalidRequestError
+from worker.model_files.layers import GroupShape
+from worker.step_plan import SlotCopy, SlotRef
+
+
+class GroupPool:
+    """Blocks of one group: [num_blocks, layers, 2 (keys, values), block_size, kv_heads, head_dim], contiguous."""
+
+    def __init__(
+        self, shape: GroupShape, num_blocks: int, block_size: int, dtype: torch.dtype, device: torch.device, fill: float
+    ) -> None:
+        size = (num_blocks, len(shape.layers), 2, block_size, shape.num_kv_heads, shape.head_dim)
+        self.shape = shape
+        self.fill = fill
+        self.blocks = torch.full(size, fill, dtype=dtype, device=device)
+        self._views = [(self.blocks[:, place, 0], self.blocks[:, place, 1]) for place in range(len(shape.layers))]
+
+    @property
+    def block_size(self) -> int:
+        """Tokens per block."""
+        return self.blocks.shape[3]
+
+    def layer(self, place: int) -> tuple[Tensor, Tensor]:
+        """Keys and values of the group's layer number `place`: views [num_blocks, block_size, kv_heads, head_dim]."""
+        return self._views[place]
+
+    def scrub(self, slots: Sequence[int]) -> None:
+        """Overwrites whole blocks."""
+        self.blocks.index_fill_(0, torch.tensor(slots, device=self.blocks.device), self.fill)
+
+    def copy(self, copy: SlotCopy) -> None:
+        """Copies the first tokens of a block, in all layers."""
+        self.blocks[copy.target, :, :, : copy.num_tokens] = self.blocks[copy.source, :, :, : copy.num_tokens]
+
+
+class KvPools:
+    """The pools of all groups, with the same number of blocks each."""
+
+    def __init__(
+        self,
+        groups: tuple[GroupShape, ...],
+        num_blocks: int,
+        block_size: int,
+        dtype: torch.dtype,
+        device: torch.device,
+        fill: float,
+    ) -> None:
+        if num_blocks < 1 or block_size < 1:
+            raise InvalidRequestError("num_blocks", f"a pool needs blocks and tokens, not {num_blocks} × {block_size}")
+        self.num_blocks = num_blocks
+        self.block_size = block_size
+        self.groups = tuple(GroupPool(shape, num_blocks, block_size, dtype, device, fill) for shape in groups)
+        self._places = {
+            layer: (group, place) for group, shape in enumerate(groups) for place, layer in enumerate(shape.layers)
+        }
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of the tensors' storage."""
+        return sum(group.blocks.untyped_storage().nbytes() for group in self.groups)
+
+    def place(self, layer: int) -> tuple[int, int]:
+        """Group of a model's layer, and its number inside the group."""
+        return self._places[layer]
+
+    def prepare(self, scrubs: Sequence[SlotRef], copies: Sequence[SlotCopy]) -> None:
+        """Executes a step's scrubs, then its copies."""
+        for index, group in enumerate(self.groups):
+            slots = [ref.slot for ref in scrubs if ref.group == index]
+            if slots:
+                group.scrub(slots)
+        for copy in copies:
+            self.groups[copy.group].copy(copy)
+
+
+def num_blocks_within(groups: tuple[GroupShape, ...], block_size: int, element_bytes: int, budget_bytes: int) -> int:
+    """Blocks per pool that fit into `budget_bytes`. Raises InvalidRequestError where not even one does."""
+    block_bytes = sum(group.bytes_per_block(block_size, element_bytes) for group in groups)
+    if budget_bytes < block_bytes:
+        raise InvalidRequestError(
+            "pool_bytes",
+            f"a pool of {budget_bytes} bytes holds no block; one block of this model has {block_bytes} bytes",
+        )
+    return budget_bytes // block_bytes
