@@ -1,4 +1,4 @@
-"""Both runners against transformers' own `generate`: mixed batches, chunks, windows, shared prefixes, partial blocks."""
+"""Runners against transformers' own `generate`: mixed batches, chunks, windows, shared prefixes, parts of blocks."""
 
 from __future__ import annotations
 
