@@ -61,6 +61,11 @@ class Engine:
         """Whether `step` would compute something."""
         return self._scheduler.has_work
 
+    @property
+    def num_held_blocks(self) -> int:
+        """Blocks that requests hold: 0 when there are none."""
+        return self._pool.num_held
+
     def submit(self, request: EngineRequest) -> None:
         """Queues a request.
 

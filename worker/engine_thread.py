@@ -69,7 +69,7 @@ class ThreadedEngine(Protocol):
         ...
 
 
-EngineT = TypeVar("EngineT", bound=ThreadedEngine)
+EngineT_co = TypeVar("EngineT_co", bound=ThreadedEngine, covariant=True)
 ResultT = TypeVar("ResultT")
 
 
@@ -108,12 +108,12 @@ class _Report:
     load: WorkerLoad | None = None
 
 
-class EngineThread(Generic[EngineT]):
+class EngineThread(Generic[EngineT_co]):
     """Runs an engine on a thread of its own and brings its outputs to the event loop that it was started on."""
 
     def __init__(
         self,
-        engine: EngineT,
+        engine: EngineT_co,
         on_events: Callable[[Sequence[BlockEvent]], None],
         clock: Clock,
         idle_check_after_s: float = IDLE_CHECK_AFTER_S,
@@ -182,7 +182,7 @@ class EngineThread(Generic[EngineT]):
         if outbox is not None and not outbox.ended:
             self._commands.put(_Cancel(key))
 
-    async def call(self, function: Callable[[EngineT], ResultT], timeout_s: float) -> ResultT:
+    async def call(self, function: Callable[[EngineT_co], ResultT], timeout_s: float) -> ResultT:
         """Runs `function` between two steps. Raises what it raises, TimeoutError, and UnavailableError as `submit`."""
         if not self.healthy:
             raise UnavailableError("this worker's engine has stopped; the worker is starting again", RESTART_AFTER_S)

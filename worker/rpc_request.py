@@ -1,4 +1,4 @@
-"""From a routed message to an engine's request: every check that needs no engine.
+"""From a routed message to an engine's request: the checks that need no engine.
 
 The only place where `SamplingParams` of a worker are made. The domain comes from the verified claims of the request
 token; no field of the message names a tenant. Knows the proto messages, but no gRPC.
@@ -14,7 +14,7 @@ from stemcache.worker.v1 import worker_pb2
 from cache_store.errors import InvalidRequestError, PreconditionError, VersionError
 from cache_store.registry import PROTOCOL_VERSION
 from cache_store.request_token import RequestClaims
-from cache_store.tokens import PackedTokens, unpack
+from cache_store.tokens import TOKEN_BYTES, PackedTokens
 from worker.requests import CacheMode, EngineRequest, RequestKey
 from worker.runner import ModelInfo
 from worker.sampling import SamplingParams
@@ -51,49 +51,30 @@ def check_format(claims: RequestClaims, model: ModelInfo) -> None:
 def to_engine(
     message: worker_pb2.ExecuteRequest, claims: RequestClaims, key: RequestKey, model: ModelInfo
 ) -> EngineRequest:
-    """The request as the engine takes it. Raises InvalidRequestError, which names the field."""
-    prompt = _prompt(message, model)
-    sampling = _sampling(message.sampling, model)
-    _check_length(len(prompt) // 4, sampling.max_tokens, model)
+    """The request as the engine takes it. Raises InvalidRequestError, which names the field.
+
+    What depends on the model's length, the pool or the queue is the engine's to check.
+    """
     return EngineRequest(
         key=key,
         domain=claims.domain,
-        prompt=prompt,
-        sampling=sampling,
+        prompt=_prompt(message),
+        sampling=_sampling(message.sampling, model),
         num_samples=_num_samples(message.sampling),
         cache_mode=_cache_mode(message),
     )
 
 
-def _prompt(message: worker_pb2.ExecuteRequest, model: ModelInfo) -> PackedTokens:
-    if len(message.prompt) % 4:
-        raise InvalidRequestError("prompt", f"{len(message.prompt)} bytes are no whole number of 4-byte token ids")
-    if not message.prompt:
-        raise InvalidRequestError("prompt", "the prompt has no tokens; at least one is needed")
-    if len(message.prompt) // 4 < model.max_model_len:  # a longer one is refused by its length
-        _check_token_ids("prompt", unpack(message.prompt), model)
+def _prompt(message: worker_pb2.ExecuteRequest) -> PackedTokens:
+    if len(message.prompt) % TOKEN_BYTES:
+        raise InvalidRequestError(
+            "prompt", f"{len(message.prompt)} bytes are no whole number of {TOKEN_BYTES}-byte token ids"
+        )
     return PackedTokens(message.prompt)
 
 
-def _check_token_ids(name: str, token_ids: list[int], model: ModelInfo) -> None:
-    if token_ids and max(token_ids) >= model.vocab_size:
-        raise InvalidRequestError(
-            name, f"token id {max(token_ids)} is outside the vocabulary of {model.name!r}: 0 to {model.vocab_size - 1}"
-        )
-
-
-def _check_length(num_prompt: int, max_tokens: int, model: ModelInfo) -> None:
-    if num_prompt + max_tokens > model.max_model_len:
-        raise InvalidRequestError(
-            "prompt",
-            f"{num_prompt} prompt tokens and max_tokens {max_tokens} make {num_prompt + max_tokens}, "
-            f"{model.name!r} takes {model.max_model_len} together",
-        )
-
-
 def _sampling(message: worker_pb2.TokenSampling, model: ModelInfo) -> SamplingParams:
-    _check_ranges(message)
-    _check_token_ids("sampling.stop_token_ids", list(message.stop_token_ids), model)
+    _check_ranges(message, model)
     return SamplingParams(
         temperature=message.temperature,
         top_p=message.top_p,
@@ -105,7 +86,7 @@ def _sampling(message: worker_pb2.TokenSampling, model: ModelInfo) -> SamplingPa
     )
 
 
-def _check_ranges(message: worker_pb2.TokenSampling) -> None:
+def _check_ranges(message: worker_pb2.TokenSampling, model: ModelInfo) -> None:
     if not (math.isfinite(message.temperature) and 0.0 <= message.temperature <= MAX_TEMPERATURE):
         raise InvalidRequestError(
             "sampling.temperature", f"temperature is {message.temperature}; it is 0 (greedy) to {MAX_TEMPERATURE:g}"
@@ -118,10 +99,20 @@ def _check_ranges(message: worker_pb2.TokenSampling) -> None:
         raise InvalidRequestError(
             "sampling.min_tokens", f"min_tokens {message.min_tokens} is above max_tokens {message.max_tokens}"
         )
+    _check_stop_ids(message, model)
+
+
+def _check_stop_ids(message: worker_pb2.TokenSampling, model: ModelInfo) -> None:
     if len(message.stop_token_ids) > MAX_STOP_TOKEN_IDS:
         raise InvalidRequestError(
             "sampling.stop_token_ids",
             f"{len(message.stop_token_ids)} stop token ids; at most {MAX_STOP_TOKEN_IDS} are taken",
+        )
+    if max(message.stop_token_ids, default=0) >= model.vocab_size:
+        raise InvalidRequestError(
+            "sampling.stop_token_ids",
+            f"stop token id {max(message.stop_token_ids)} is outside the vocabulary of {model.name!r}: 0 to "
+            f"{model.vocab_size - 1}",
         )
 
 
