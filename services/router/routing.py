@@ -172,8 +172,5 @@ def _too_large(workers: Sequence[WorkerView], request: RouteRequest) -> InvalidR
 
 def longest_prompt(record: WorkerRecord, num_samples: int) -> int:
     """The length up to which every prompt leaves room for at least one token per sample."""
-    if num_samples == 1:
-        by_pool = record.num_blocks * record.block_size
-    else:
-        by_pool = max(0, record.num_blocks - num_samples + 1) * record.block_size - 1
+    by_pool = (record.num_blocks - num_samples + 1) * record.block_size
     return max(0, min(record.max_model_len - 1, by_pool))

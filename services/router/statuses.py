@@ -20,6 +20,7 @@ from google.rpc.status_pb2 import Status as StatusMessage
 from cache_store.errors import (
     AlreadyExistsError,
     CancelledRequestError,
+    ComputationError,
     CorruptDataError,
     DeadlineError,
     InvalidRequestError,
@@ -135,6 +136,7 @@ _TABLE: tuple[tuple[type[StemcacheError], grpc.StatusCode, Callable[[Any], tuple
     (WorkerLostError, grpc.StatusCode.ABORTED, _nothing),
     (CancelledRequestError, grpc.StatusCode.CANCELLED, _nothing),
     (VersionError, grpc.StatusCode.FAILED_PRECONDITION, _precondition),
+    (ComputationError, grpc.StatusCode.INTERNAL, _nothing),
     (CorruptDataError, grpc.StatusCode.DATA_LOSS, _nothing),
 )
 """First match wins, so that a subclass stands before its base."""

@@ -30,6 +30,7 @@ CASES: list[tuple[Exception, grpc.StatusCode, tuple[type, ...]]] = [
     (GenerationLostError("no", ()), Code.ABORTED, (pb.PartialGeneration,)),
     (errors.CancelledRequestError("no"), Code.CANCELLED, ()),
     (errors.VersionError("protocol", 0, 1), Code.FAILED_PRECONDITION, (PreconditionFailure,)),
+    (errors.ComputationError("no"), Code.INTERNAL, ()),
     (errors.CorruptDataError("no"), Code.DATA_LOSS, ()),
 ]
 
