@@ -34,7 +34,11 @@ class IndexWriter(Protocol):
     """The worker's side, for one incarnation."""
 
     async def apply(self, incarnation: Incarnation, events: Sequence[BlockEvent]) -> None:
-        """Writes events in their order. Idempotent. Raises IndexUnavailableError; then `replace` must follow."""
+        """Writes events in their order; those written before are skipped. One writer per incarnation.
+
+        Raises IndexUnavailableError, also where sequence numbers are missing or the store has lost writes; then
+        `replace` must follow. `apply` of no events only finds out whether writes were lost.
+        """
         ...
 
     async def replace(self, incarnation: Incarnation, blocks: Mapping[DomainTag, bytes]) -> None:

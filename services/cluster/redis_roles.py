@@ -54,8 +54,8 @@ _RULES = {
     ),
     RedisRole.WORKER: (
         "+eval +evalsha +script|load +script|exists +info +time +get +mget +set +exists +del +unlink +pexpire +pttl"
-        " +sadd +srem +smembers +sismember +scard +hset +hget +hdel +hgetall +hmget ~sc:{*}:blocks:* ~sc:inc:*"
-        " ~sc:{workers}:* ~sc:schema resetchannels"
+        " +sadd +srem +smembers +sismember +srandmember +hset +hget +hdel +hgetall +hmget ~sc:{*}:blocks:* "
+        "~sc:inc:* ~sc:{index}:* ~sc:{workers}:* ~sc:schema resetchannels"
     ),
 }
 

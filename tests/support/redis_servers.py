@@ -11,14 +11,15 @@ import shutil
 import subprocess
 import tempfile
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import redis
 
+from cache_store.redis_session import RedisSession
 from services.cluster.redis_roles import RedisRole, RoleUrls
 from services.cluster.valkey import EmbeddedValkey
 from services.cluster.valkey_files import write_users
@@ -32,6 +33,13 @@ class RedisServer:
 
     name: str
     urls: RoleUrls
+
+    @asynccontextmanager
+    async def session(self, role: RedisRole) -> AsyncIterator[RedisSession]:
+        """Calls as `role`."""
+        session = RedisSession(self.urls.of(role))
+        yield session
+        await session.close()
 
     def wipe(self) -> None:
         """Removes everything that belongs to Stemcache."""
@@ -87,12 +95,17 @@ def path_redis() -> Iterator[RedisServer]:
         yield server
 
 
-@pytest.fixture(params=["valkey", "redis"])
-def redis_server(request: pytest.FixtureRequest) -> RedisServer:
-    """Each server in turn, emptied."""
-    if request.param == "valkey":
+def server_named(request: pytest.FixtureRequest, name: str) -> RedisServer:
+    """`valkey` or `redis`, emptied; for fixtures that have further implementations beside."""
+    if name == "valkey":
         server = RedisServer("valkey", request.getfixturevalue("valkey").urls)
     else:
         server = request.getfixturevalue("path_redis")
     server.wipe()
     return server
+
+
+@pytest.fixture(params=["valkey", "redis"])
+def redis_server(request: pytest.FixtureRequest) -> RedisServer:
+    """Each server in turn, emptied."""
+    return server_named(request, request.param)

@@ -1,0 +1,44 @@
+"""Names of everything that Stemcache keeps in Redis about blocks and workers; no other module spells one.
+
+    sc:schema                       version of this layout
+    sc:{DOMAIN TAG}:blocks:INC      SET of 16-byte digests: what an incarnation holds of a domain
+    sc:inc:{INC}:domains            SET of domain tags: where that incarnation may hold blocks
+    sc:inc:{INC}:mark               what its writer wrote last; another value means that the index lost writes
+    sc:{index}:incarnations         SET of incarnations that wrote to the index and were not dropped since
+    sc:{workers}:current            HASH worker id -> order and name of its newest incarnation
+    sc:{workers}:lease:INC          record of a worker, expires with its lease
+
+What stands in braces decides the slot of a Redis Cluster: keys that one script reads share it. Control data lies under
+`sc:control` and belongs to `services/tenants`.
+"""
+
+from __future__ import annotations
+
+from cache_store.domain import DomainTag
+from cache_store.index import Incarnation
+
+SCHEMA_VERSION = 1
+SCHEMA_KEY = "sc:schema"
+
+INCARNATIONS_KEY = "sc:{index}:incarnations"
+CURRENT_KEY = "sc:{workers}:current"
+
+
+def blocks_key(domain_tag: DomainTag, incarnation: Incarnation) -> str:
+    """SET of what `incarnation` holds of a domain."""
+    return f"sc:{{{domain_tag.hex()}}}:blocks:{incarnation}"
+
+
+def domains_key(incarnation: Incarnation) -> str:
+    """SET of the domains of which `incarnation` may hold blocks, so that dropping it needs no scan."""
+    return f"sc:inc:{{{incarnation}}}:domains"
+
+
+def mark_key(incarnation: Incarnation) -> str:
+    """The last mark of the writer of `incarnation`."""
+    return f"sc:inc:{{{incarnation}}}:mark"
+
+
+def lease_key(incarnation: Incarnation) -> str:
+    """Record under the lease of `incarnation`."""
+    return f"sc:{{workers}}:lease:{incarnation}"

@@ -1,0 +1,61 @@
+"""Removes what incarnations left in the index: one that leaves, or many that died without leaving.
+
+Nothing is scanned: each incarnation lists its domains, and a set lists the incarnations. An incarnation is proved dead
+by its missing lease. One that only paused finds its mark gone, and its next renewal tells it to replace its blocks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from cache_store.domain import DomainTag
+from cache_store.index import Incarnation
+from cache_store.redis_keys import INCARNATIONS_KEY, blocks_key, domains_key, lease_key, mark_key
+from cache_store.redis_session import RedisSession
+
+MAX_KEYS_PER_COMMAND = 512
+SWEEP_DEADLINE_S = 1.0
+"""For each call."""
+
+
+async def sweep_dead(session: RedisSession, limit: int = 64, deadline_s: float = SWEEP_DEADLINE_S) -> int:
+    """Drops dead incarnations among `limit` chosen at random; returns how many. Raises RedisCallError, VersionError.
+
+    Called by a worker when it starts and now and then: each call is bounded, the rest comes with the next.
+    """
+    found = await session.call(("SRANDMEMBER", INCARNATIONS_KEY, limit), deadline_s)
+    incarnations = [Incarnation(name.decode()) for name in _names(found)]
+    if not incarnations:
+        return 0
+    leases = await session.pipeline([("EXISTS", lease_key(name)) for name in incarnations], deadline_s)
+    dead = [name for name, lease in zip(incarnations, leases, strict=True) if lease == 0]
+    for incarnation in dead:
+        await drop_incarnation(session, incarnation, deadline_s)
+    return len(dead)
+
+
+async def drop_incarnation(session: RedisSession, incarnation: Incarnation, deadline_s: float) -> None:
+    """Removes all of an incarnation; where this is interrupted, the incarnation stays listed for the next sweep."""
+    await unlink_blocks(session, incarnation, (), deadline_s)
+    await session.call(("UNLINK", mark_key(incarnation)), deadline_s)
+    await session.call(("SREM", INCARNATIONS_KEY, incarnation), deadline_s)
+
+
+async def unlink_blocks(
+    session: RedisSession, incarnation: Incarnation, more: Iterable[DomainTag], deadline_s: float
+) -> None:
+    """Removes the blocks of an incarnation in the domains that it lists and in `more`, then the list."""
+    listed = await session.call(("SMEMBERS", domains_key(incarnation)), deadline_s)
+    tags = {*(DomainTag(tag) for tag in _names(listed)), *more}
+    for part in _parts(sorted(tags), MAX_KEYS_PER_COMMAND):
+        await session.call(("UNLINK", *(blocks_key(tag, incarnation) for tag in part)), deadline_s)
+    await session.call(("UNLINK", domains_key(incarnation)), deadline_s)
+
+
+def _names(reply: object) -> list[bytes]:
+    return [name for name in reply if isinstance(name, bytes)] if isinstance(reply, list) else []
+
+
+def _parts(items: Sequence[DomainTag], size: int) -> Iterator[Sequence[DomainTag]]:
+    for start in range(0, len(items), size):
+        yield items[start : start + size]
