@@ -73,14 +73,19 @@ class RegistryUnavailableError(Exception):
     """The registry cannot be reached or does not answer."""
 
 
+class SupersededError(Exception):
+    """A newer incarnation of the same worker has renewed: this one is a leftover and has to end."""
+
+
 class RegistryReader(Protocol):
     """The router's side."""
 
     async def workers(self) -> list[WorkerRecord]:
-        """Records under a live lease, by worker id; of two incarnations of one worker the one that renewed last.
+        """Records under a live lease, by worker id; of each worker only the newest incarnation.
 
         A record of another protocol version comes with only `protocol_version`, `worker_id` and `incarnation`
-        meaningful, so that it can be refused by name. Raises RegistryUnavailableError.
+        meaningful, so that it can be refused by name; one that cannot be read has protocol version 0.
+        Raises RegistryUnavailableError.
         """
         ...
 
@@ -89,9 +94,11 @@ class RegistryWriter(Protocol):
     """The worker's side."""
 
     async def renew(self, record: WorkerRecord) -> Renewal:
-        """Renews the lease for LEASE_S. After NEW the index of the worker must be replaced.
+        """Renews the lease for LEASE_S. After NEW the worker's index must be replaced.
 
-        Raises RegistryUnavailableError.
+        The newest incarnation of a worker is the one whose first renewal came last. From then on renewals of older ones
+        are refused with SupersededError, also when the newest has ended: a process that was stopped and comes back does
+        not take its successor's place. Raises RegistryUnavailableError.
         """
         ...
 

@@ -43,9 +43,18 @@ class RedisServer:
 
     def wipe(self) -> None:
         """Removes everything that belongs to Stemcache."""
-        with redis.Redis.from_url(self.urls.operator) as client:
-            for key in client.scan_iter("sc:*", count=1000):
-                client.unlink(key)
+        self.remove("sc:*")
+
+    def remove(self, pattern: str) -> None:
+        """Removes the keys that fit."""
+        if keys := self.keys(pattern):
+            with redis.Redis.from_url(self.urls.operator) as client:
+                client.unlink(*keys)
+
+    def keys(self, pattern: str = "sc:*") -> list[str]:
+        """Names of the keys that fit, sorted."""
+        with redis.Redis.from_url(self.urls.operator, decode_responses=True) as client:
+            return sorted(client.scan_iter(pattern, count=1000))
 
 
 @contextmanager

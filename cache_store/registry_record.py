@@ -1,0 +1,135 @@
+"""Records of workers as JSON, read only where version and form are those of this build."""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+
+from cache_store.domain import FormatDigest
+from cache_store.errors import CorruptDataError
+from cache_store.index import Incarnation
+from cache_store.registry import PROTOCOL_VERSION, WorkerId, WorkerLoad, WorkerRecord
+
+UNREADABLE_VERSION = 0
+"""Protocol version of what is no record."""
+
+
+def write_record(record: WorkerRecord) -> bytes:
+    """JSON text of `record`."""
+    fields = asdict(record) | {"kv_format": record.kv_format.hex()}
+    return json.dumps(fields, separators=(",", ":")).encode()
+
+
+def read_record(worker_id: WorkerId, incarnation: Incarnation, data: bytes) -> WorkerRecord:
+    """Record of `incarnation`, under whose name `data` was found.
+
+    Data of another protocol version, or that is no record of this incarnation, gives a record that tells the version
+    and nothing else.
+    """
+    try:
+        fields = _Fields(json.loads(data))
+        version = fields.count("protocol_version")
+        if version != PROTOCOL_VERSION:
+            return refused_record(version, worker_id, incarnation)
+        record = _read(fields)
+    except (ValueError, RecursionError, CorruptDataError):
+        return refused_record(UNREADABLE_VERSION, worker_id, incarnation)
+    if (record.worker_id, record.incarnation) != (worker_id, incarnation):
+        return refused_record(UNREADABLE_VERSION, worker_id, incarnation)
+    return record
+
+
+def refused_record(version: int, worker_id: WorkerId, incarnation: Incarnation) -> WorkerRecord:
+    """A record of another version: nothing but its name is known."""
+    return WorkerRecord(
+        protocol_version=version,
+        worker_id=worker_id,
+        incarnation=incarnation,
+        address="",
+        model="",
+        kv_format=FormatDigest(b""),
+        tokenizer_digest="",
+        block_size=0,
+        num_blocks=0,
+        kv_bytes_per_token=0,
+        max_model_len=0,
+        max_num_sequences=0,
+        vocab_size=0,
+        eos_token_ids=(),
+        draining=True,
+        load=WorkerLoad(0, 0, 0, 0.0, 0),
+    )
+
+
+class _Fields:
+    """Typed access to a JSON object; raises CorruptDataError."""
+
+    def __init__(self, value: object) -> None:
+        if not isinstance(value, dict):
+            raise CorruptDataError("a record is a JSON object")
+        self._value: dict[str, object] = value
+
+    def text(self, name: str) -> str:
+        value = self._value.get(name)
+        if not isinstance(value, str):
+            raise CorruptDataError(f"{name} is no text")
+        return value
+
+    def count(self, name: str) -> int:
+        return _count(name, self._value.get(name))
+
+    def counts(self, name: str) -> tuple[int, ...]:
+        value = self._value.get(name)
+        if not isinstance(value, list):
+            raise CorruptDataError(f"{name} is no list")
+        return tuple(_count(name, item) for item in value)
+
+    def rate(self, name: str) -> float:
+        value = self._value.get(name)
+        if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value) or value < 0:
+            raise CorruptDataError(f"{name} is no rate")
+        return float(value)
+
+    def flag(self, name: str) -> bool:
+        value = self._value.get(name)
+        if not isinstance(value, bool):
+            raise CorruptDataError(f"{name} is no flag")
+        return value
+
+    def nested(self, name: str) -> _Fields:
+        return _Fields(self._value.get(name))
+
+
+def _count(name: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 0:
+        raise CorruptDataError(f"{name} is no count")
+    return value
+
+
+def _read(fields: _Fields) -> WorkerRecord:
+    load = fields.nested("load")
+    return WorkerRecord(
+        protocol_version=fields.count("protocol_version"),
+        worker_id=WorkerId(fields.text("worker_id")),
+        incarnation=Incarnation(fields.text("incarnation")),
+        address=fields.text("address"),
+        model=fields.text("model"),
+        kv_format=FormatDigest(bytes.fromhex(fields.text("kv_format"))),
+        tokenizer_digest=fields.text("tokenizer_digest"),
+        block_size=fields.count("block_size"),
+        num_blocks=fields.count("num_blocks"),
+        kv_bytes_per_token=fields.count("kv_bytes_per_token"),
+        max_model_len=fields.count("max_model_len"),
+        max_num_sequences=fields.count("max_num_sequences"),
+        vocab_size=fields.count("vocab_size"),
+        eos_token_ids=fields.counts("eos_token_ids"),
+        draining=fields.flag("draining"),
+        load=WorkerLoad(
+            running_requests=load.count("running_requests"),
+            waiting_requests=load.count("waiting_requests"),
+            queued_prefill_tokens=load.count("queued_prefill_tokens"),
+            prefill_tokens_per_s=load.rate("prefill_tokens_per_s"),
+            used_blocks=load.count("used_blocks"),
+        ),
+    )
