@@ -109,8 +109,20 @@ class GenerationSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Timings:
+    """Server-side times of one request, in seconds."""
+
+    receive_unix_s: float
+    route_s: float
+    queue_s: float
+    prefill_s: float
+    decode_s: float
+    preemptions: int
+
+
+@dataclass(frozen=True, slots=True)
 class Started:
-    """The request was admitted by a worker."""
+    """The first token is there: the route will not change any more."""
 
     prompt_tokens: int
     cached_tokens: int
@@ -119,6 +131,10 @@ class Started:
     degraded: bool
     seed: int
     num_samples: int
+    timings: Timings
+    """As far as they are known."""
+    first_token_s: float
+    """When it came, by the monotonic clock."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,18 +145,6 @@ class Piece:
     text: str
     tokens: PackedTokens
     finish: FinishReason | None
-
-
-@dataclass(frozen=True, slots=True)
-class Timings:
-    """Server-side times of one request, in seconds."""
-
-    receive_unix_s: float
-    route_s: float
-    queue_s: float
-    prefill_s: float
-    decode_s: float
-    preemptions: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,43 @@
+"""How many generations run at once: of one tenant, and of all. Owned by one event loop; holds two counts."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from cache_store.domain import TenantId
+from cache_store.errors import LimitExceededError, UnavailableError
+
+RETRY_AFTER_S = 1.0
+
+
+class Concurrency:
+    """Places for running generations. `acquire` and `release` come in pairs."""
+
+    def __init__(self, max_total: int, max_per_tenant: int) -> None:
+        self._max_total = max_total
+        self._max_per_tenant = max_per_tenant
+        self._running: Counter[TenantId] = Counter()
+
+    @property
+    def total(self) -> int:
+        """Places taken."""
+        return self._running.total()
+
+    def acquire(self, tenant: TenantId) -> None:
+        """Takes a place. Raises LimitExceededError or UnavailableError; the tenant's own limit is told first."""
+        if self._running[tenant] >= self._max_per_tenant:
+            raise LimitExceededError(
+                "concurrent requests",
+                f"your tenant runs {self._running[tenant]} requests at once, which is its limit; wait for one to end",
+                RETRY_AFTER_S,
+            )
+        if self.total >= self._max_total:
+            raise UnavailableError("the cluster is full; try again", RETRY_AFTER_S)
+        self._running[tenant] += 1
+
+    def release(self, tenant: TenantId) -> None:
+        """Gives a place back."""
+        assert self._running[tenant] > 0, "a place was given back twice"
+        self._running[tenant] -= 1
+        if not self._running[tenant]:
+            del self._running[tenant]
