@@ -1,0 +1,182 @@
+"""The workers as this router sees them: polled from the registry, with what the router itself knows beside.
+
+Refuses workers that do not fit by name. While the registry is away the last view stays. A worker that did not answer,
+or that the registry no longer shows, is suspected: the last resort; it is lost when another incarnation has taken its
+place or when it stays away, and then everything that runs on it is told. Owned by one event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+
+import structlog
+
+from cache_store.clock import Clock
+from cache_store.index import Incarnation
+from cache_store.registry import (
+    LEASE_S,
+    PROTOCOL_VERSION,
+    RENEW_S,
+    RegistryReader,
+    RegistryUnavailableError,
+    WorkerId,
+    WorkerRecord,
+)
+from services.router.assignments import Assignment, Assignments
+from services.router.routing import WorkerView
+
+LOST_AFTER_S = 3 * RENEW_S
+"""A lease that ran out is not believed at once: a registry that restarted empty shows nobody for a moment."""
+
+_log = structlog.get_logger()
+
+
+class _Known:
+    def __init__(self, record: WorkerRecord, now_s: float) -> None:
+        self.record = record
+        self.seen_s = now_s
+        self.is_listed = True
+        self.suspected_until_s = now_s
+
+
+class RegistryView:
+    """State of one router."""
+
+    def __init__(
+        self,
+        reader: RegistryReader,
+        clock: Clock,
+        tokenizer_digests: Mapping[str, str],
+        on_lost: Callable[[Incarnation], None],
+    ) -> None:
+        """`tokenizer_digests`: of this router's tokenizers, by model. `on_lost` is called once per incarnation."""
+        self._reader = reader
+        self._clock = clock
+        self._tokenizer_digests = dict(tokenizer_digests)
+        self._on_lost = on_lost
+        self._known: dict[Incarnation, _Known] = {}
+        self._refused: dict[WorkerId, str] = {}
+        self._assignments = Assignments(clock)
+        self._problem: str | None = None
+
+    @property
+    def is_reachable(self) -> bool:
+        """Whether the registry answered last time."""
+        return self._problem is None
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """Live workers that do not fit, and why; by worker id."""
+        return tuple(reason for _, reason in sorted(self._refused.items()))
+
+    @property
+    def is_serving(self) -> bool:
+        """Whether some worker takes requests."""
+        return any(known.is_listed and not known.record.draining for known in self._known.values())
+
+    def records(self) -> tuple[WorkerRecord, ...]:
+        """Workers that are listed, by worker id."""
+        listed = (known.record for known in self._known.values() if known.is_listed)
+        return tuple(sorted(listed, key=lambda record: record.worker_id))
+
+    def models(self) -> tuple[str, ...]:
+        """Models of known workers, sorted."""
+        return tuple(sorted({known.record.model for known in self._known.values()}))
+
+    def snapshot(self) -> tuple[WorkerView, ...]:
+        """All known workers, for a choice."""
+        now_s = self._clock.monotonic_s()
+        views = []
+        for incarnation, known in self._known.items():
+            pending = self._assignments.pending(incarnation)
+            views.append(
+                WorkerView(
+                    record=known.record,
+                    suspected=not known.is_listed or now_s < known.suspected_until_s,
+                    pending_prefill_tokens=pending.prefill_tokens,
+                    pending_requests=pending.requests,
+                    request_s=self._assignments.request_s(incarnation),
+                )
+            )
+        return tuple(views)
+
+    def assign(self, incarnation: Incarnation, prefill_tokens: int) -> Assignment:
+        """Notes a request that is on its way to a worker."""
+        return self._assignments.add(incarnation, prefill_tokens)
+
+    def suspect(self, incarnation: Incarnation) -> None:
+        """Notes that a worker did not answer; until its lease would have run out it is the last resort."""
+        known = self._known.get(incarnation)
+        if known is not None:
+            known.suspected_until_s = self._clock.monotonic_s() + LEASE_S
+            _log.warning("worker.suspected", worker_id=known.record.worker_id)
+
+    async def run(self) -> None:
+        """Polls until cancelled."""
+        while True:
+            await self.poll()
+            await asyncio.sleep(RENEW_S)
+
+    async def poll(self) -> None:
+        """One poll; a registry that does not answer leaves the view as it is."""
+        try:
+            records = await self._reader.workers()
+        except RegistryUnavailableError as error:
+            self._note(str(error))
+            return
+        self._note(None)
+        self._take(records)
+
+    def _take(self, records: list[WorkerRecord]) -> None:
+        now_s = self._clock.monotonic_s()
+        reasons = {record.worker_id: reason for record in records if (reason := self._reason_to_refuse(record))}
+        for worker_id, reason in reasons.items():
+            if self._refused.get(worker_id) != reason:
+                _log.error("worker.refused", worker_id=worker_id, reason=reason)
+        self._refused = reasons
+        fitting = {record.incarnation: record for record in records if record.worker_id not in reasons}
+        for incarnation, record in fitting.items():
+            self._see(incarnation, record, now_s)
+        self._forget({record.worker_id: record.incarnation for record in records}, set(fitting), now_s)
+
+    def _see(self, incarnation: Incarnation, record: WorkerRecord, now_s: float) -> None:
+        known = self._known.get(incarnation)
+        if known is None:
+            known = self._known[incarnation] = _Known(record, now_s)
+            _log.info("worker.joined", worker_id=record.worker_id, model=record.model)
+        known.record, known.seen_s, known.is_listed = record, now_s, True
+
+    def _forget(self, current: Mapping[WorkerId, Incarnation], listed: set[Incarnation], now_s: float) -> None:
+        """Loses incarnations that were replaced, and those that stay away."""
+        for incarnation, known in list(self._known.items()):
+            if incarnation in listed:
+                continue
+            known.is_listed = False
+            if known.record.worker_id in current or now_s - known.seen_s >= LOST_AFTER_S:
+                del self._known[incarnation]
+                self._assignments.forget(incarnation)
+                _log.warning("worker.lost", worker_id=known.record.worker_id)
+                self._on_lost(incarnation)
+
+    def _reason_to_refuse(self, record: WorkerRecord) -> str | None:
+        if record.protocol_version != PROTOCOL_VERSION:
+            return (
+                f"{record.worker_id}: its worker protocol has version {record.protocol_version}, "
+                f"this router speaks version {PROTOCOL_VERSION}"
+            )
+        expected = self._tokenizer_digests.get(record.model)
+        if expected and record.tokenizer_digest and record.tokenizer_digest != expected:
+            return (
+                f"{record.worker_id}: its tokenizer is {record.tokenizer_digest}, this router's tokenizer of model "
+                f"{record.model!r} is {expected}; give both the same model folder"
+            )
+        return None
+
+    def _note(self, problem: str | None) -> None:
+        """Logs a change between well and ill, not every poll."""
+        if problem is not None and self._problem is None:
+            _log.warning("registry.away", reason=problem)
+        if problem is None and self._problem is not None:
+            _log.info("registry.back")
+        self._problem = problem

@@ -1,0 +1,168 @@
+"""The router's view of workers: who is refused by name, suspected, lost, and what is on its way to whom."""
+
+from __future__ import annotations
+
+import pytest
+
+from cache_store.clock import ManualClock
+from cache_store.index import Incarnation
+from cache_store.registry import LEASE_S, PROTOCOL_VERSION, RegistryUnavailableError, WorkerRecord
+from services.router.assignments import REPORT_LAG_S
+from services.router.registry_view import LOST_AFTER_S, RegistryView
+from services.router.routing import WorkerView
+from tests.support.worker_records import worker_record
+
+DIGEST = "d" * 32
+
+
+class Registry:
+    def __init__(self) -> None:
+        self.records: list[WorkerRecord] = []
+        self.is_away = False
+
+    async def workers(self) -> list[WorkerRecord]:
+        if self.is_away:
+            raise RegistryUnavailableError("away")
+        return list(self.records)
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.clock = ManualClock()
+        self.registry = Registry()
+        self.lost: list[Incarnation] = []
+        self.view = RegistryView(self.registry, self.clock, {"m": DIGEST}, self.lost.append)
+
+    async def poll(self, *records: WorkerRecord) -> None:
+        self.registry.records = list(records)
+        await self.view.poll()
+
+    def only(self) -> WorkerView:
+        (view,) = self.view.snapshot()
+        return view
+
+
+@pytest.fixture
+def bench() -> Bench:
+    return Bench()
+
+
+A = Incarnation("a")
+
+
+async def test_shows_the_last_report(bench: Bench) -> None:
+    await bench.poll(worker_record("a"))
+    await bench.poll(worker_record("a", draining=True))
+    assert bench.only().record.draining
+    assert not bench.view.is_serving
+
+
+@pytest.mark.parametrize("version", [0, PROTOCOL_VERSION + 1])
+async def test_another_protocol_version_is_refused_by_name(bench: Bench, version: int) -> None:
+    await bench.poll(worker_record("a"), worker_record("old", protocol_version=version))
+    assert bench.only().record.worker_id == "a"
+    (reason,) = bench.view.refused
+    assert reason.startswith("old: ")
+    assert f"version {version}" in reason
+    await bench.poll(worker_record("a"))
+    assert bench.view.refused == ()
+
+
+async def test_another_tokenizer_is_refused_by_name(bench: Bench) -> None:
+    await bench.poll(
+        worker_record("same", tokenizer_digest=DIGEST),
+        worker_record("textless", tokenizer_digest=""),
+        worker_record("other", tokenizer_digest="e" * 32),
+        worker_record("elsewhere", model="unknown", tokenizer_digest="e" * 32),
+    )
+    assert {view.record.worker_id for view in bench.view.snapshot()} == {"same", "textless", "elsewhere"}
+    (reason,) = bench.view.refused
+    assert reason.startswith("other: ")
+    assert DIGEST in reason
+
+
+async def test_a_registry_that_is_away_leaves_the_view(bench: Bench) -> None:
+    await bench.poll(worker_record("a"))
+    bench.registry.is_away = True
+    bench.clock.advance(60)
+    await bench.view.poll()
+    assert not bench.view.is_reachable
+    assert not bench.only().suspected
+    assert bench.lost == []
+
+
+async def test_a_registry_that_restarted_empty_loses_nobody(bench: Bench) -> None:
+    await bench.poll(worker_record("a"))
+    bench.clock.advance(0.5)
+    await bench.poll()
+    assert bench.only().suspected
+    assert not bench.view.is_serving
+    bench.clock.advance(0.5)
+    await bench.poll(worker_record("a"))
+    assert not bench.only().suspected
+    assert bench.lost == []
+
+
+async def test_a_worker_that_stays_away_is_lost_once(bench: Bench) -> None:
+    await bench.poll(worker_record("a"))
+    bench.clock.advance(LOST_AFTER_S)
+    await bench.poll()
+    await bench.poll()
+    assert bench.view.snapshot() == ()
+    assert bench.lost == [A]
+
+
+async def test_a_new_incarnation_replaces_the_old_one_at_once(bench: Bench) -> None:
+    await bench.poll(worker_record("a", incarnation="1"))
+    await bench.poll(worker_record("a", incarnation="2"))
+    assert bench.only().record.incarnation == "2"
+    assert bench.lost == ["1"]
+
+
+async def test_a_refused_new_incarnation_replaces_the_old_one_too(bench: Bench) -> None:
+    await bench.poll(worker_record("a", incarnation="1"))
+    await bench.poll(worker_record("a", incarnation="2", protocol_version=99))
+    assert bench.view.snapshot() == ()
+    assert bench.lost == ["1"]
+
+
+async def test_a_suspected_worker_is_trusted_again_when_its_lease_outlives_the_suspicion(bench: Bench) -> None:
+    await bench.poll(worker_record("a"))
+    bench.view.suspect(A)
+    assert bench.only().suspected
+    bench.clock.advance(LEASE_S)
+    await bench.poll(worker_record("a"))
+    assert not bench.only().suspected
+
+
+async def test_requests_on_their_way_are_added_until_a_report_has_them(bench: Bench) -> None:
+    await bench.poll(worker_record("a"))
+    first = bench.view.assign(A, 100)
+    bench.view.assign(A, 10)
+    assert (bench.only().pending_requests, bench.only().pending_prefill_tokens) == (2, 110)
+    first.first_token(bench.clock.monotonic_s())
+    assert (bench.only().pending_requests, bench.only().pending_prefill_tokens) == (1, 10)
+    bench.clock.advance(REPORT_LAG_S)
+    assert (bench.only().pending_requests, bench.only().pending_prefill_tokens) == (0, 0)
+
+
+async def test_the_usual_time_of_a_request_is_learnt_from_those_that_made_tokens(bench: Bench) -> None:
+    await bench.poll(worker_record("a"))
+    now_s = bench.clock.monotonic_s()
+    never_started = bench.view.assign(A, 1)
+    never_started.end(now_s + 9)
+    assert bench.only().request_s == 0
+    for seconds in (2.0, 4.0):
+        assignment = bench.view.assign(A, 1)
+        assignment.first_token(now_s)
+        assignment.end(now_s + seconds)
+        assignment.end(now_s + 50)
+    assert bench.only().request_s == pytest.approx(2.4)
+
+
+async def test_records_are_those_listed(bench: Bench) -> None:
+    await bench.poll(worker_record("b"), worker_record("a"))
+    assert [record.worker_id for record in bench.view.records()] == ["a", "b"]
+    assert bench.view.models() == ("m",)
+    await bench.poll(worker_record("b"))
+    assert [record.worker_id for record in bench.view.records()] == ["b"]
