@@ -15,6 +15,9 @@ Decode = Callable[[Sequence[int]], str]
 REPLACEMENT = "\ufffd"
 """What decoders give for bytes that are no character, or not yet."""
 
+PROMPT_TAIL_TOKENS = 8
+"""As many of a prompt's last tokens are of use here."""
+
 _CONTEXT_TOKENS = 5
 _MOST_PENDING = 16
 _LONGEST_TAIL = 3

@@ -10,7 +10,7 @@ import math
 from stemcache.v1 import inference_pb2 as pb
 
 from cache_store.errors import InvalidRequestError
-from cache_store.tokens import TOKEN_BYTES, PackedTokens, count, unpack
+from cache_store.tokens import TOKEN_BYTES, PackedTokens, unpack
 from services.router.generation import (
     CacheMode,
     ChatPrompt,
@@ -90,16 +90,6 @@ def check_vocabulary(field: str, tokens: PackedTokens, vocab_size: int) -> None:
     if largest >= vocab_size:
         raise InvalidRequestError(
             field, f"token id {largest} is outside the vocabulary; the model's ids are 0 to {vocab_size - 1}"
-        )
-
-
-def check_prompt_length(tokens: PackedTokens, max_model_len: int) -> None:
-    """Raises InvalidRequestError where not one token of an answer would have room in the model."""
-    if count(tokens) >= max_model_len:
-        raise InvalidRequestError(
-            "prompt",
-            f"the prompt has {count(tokens)} tokens, the model reads {max_model_len} of prompt and answer together; "
-            f"a prompt of at most {max_model_len - 1} tokens would fit",
         )
 
 

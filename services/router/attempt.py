@@ -1,0 +1,183 @@
+"""One try of a request on one worker: signs the token, streams, translates tokens to pieces, keeps the times.
+
+Owned by the task of the request.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from stemcache.v1 import inference_pb2 as pb
+from stemcache.worker.v1 import worker_pb2
+
+from cache_store.clock import Clock
+from cache_store.errors import ComputationError, DeadlineError, WorkerLostError
+from cache_store.registry import PROTOCOL_VERSION, WorkerRecord
+from cache_store.request_token import TOKEN_LIFETIME_S, RequestClaims, sign
+from cache_store.tokens import TOKEN_BYTES, count, unpack
+from services.router.answer import Answer
+from services.router.assignments import Assignment
+from services.router.detokenizer import PROMPT_TAIL_TOKENS, Decode
+from services.router.generation import CacheMode, EndTokens, Finished, GenerationEvent, GenerationSpec, Started, Timings
+from services.router.planning import Plan
+from services.router.records import FirstToken, RequestRecord
+from services.router.worker_client import WorkerEvent, WorkerFinished, WorkerPool, WorkerStarted, WorkerTokens
+
+_CACHE_MODES = {
+    CacheMode.READ_WRITE: pb.CachePolicy.MODE_READ_WRITE,
+    CacheMode.READ_ONLY: pb.CachePolicy.MODE_READ_ONLY,
+    CacheMode.BYPASS: pb.CachePolicy.MODE_BYPASS,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A planned request and its times."""
+
+    request_id: str
+    spec: GenerationSpec
+    plan: Plan
+    record: RequestRecord
+    receive_unix_s: float
+    receive_s: float
+    """By the monotonic clock."""
+    deadline_s: float
+    """By the monotonic clock."""
+
+
+class Attempt:
+    """One try."""
+
+    def __init__(
+        self,
+        job: Job,
+        worker: WorkerRecord,
+        number: int,
+        assignment: Assignment,
+        pool: WorkerPool,
+        decode: Decode | None,
+        cluster_key: bytes,
+        clock: Clock,
+    ) -> None:
+        """`number` counts from 1. `decode` is None for a model without text."""
+        self._job = job
+        self._worker = worker
+        self._number = number
+        self._assignment = assignment
+        self._pool = pool
+        self._cluster_key = cluster_key
+        self._clock = clock
+        tail = unpack(job.plan.prompt[-PROMPT_TAIL_TOKENS * TOKEN_BYTES :])
+        self._answer = Answer(job.spec.sampling.n, decode, tail, job.spec.sampling.stop)
+        self._sent_s = clock.monotonic_s()
+        self._admitted: WorkerStarted | None = None
+        self._admitted_s = self._sent_s
+        self._first_token_s: float | None = None
+
+    def require_unanswered(self) -> None:
+        """Raises WorkerLostError where tokens have gone out already."""
+        if self._first_token_s is not None:
+            raise WorkerLostError("the worker was lost while it answered")
+
+    async def events(self) -> AsyncGenerator[GenerationEvent, None]:
+        """Started with the first token, pieces, finished."""
+        timeout_s = self._job.deadline_s - self._sent_s
+        if timeout_s <= 0:
+            raise DeadlineError("the deadline passed before a worker was asked")
+        try:
+            async with aclosing(self._pool.execute(self._worker, self._message(), timeout_s)) as events:
+                async for event in self._translate(events):
+                    yield event
+        finally:
+            self._assignment.end(self._clock.monotonic_s())
+
+    async def _translate(self, events: AsyncIterator[WorkerEvent]) -> AsyncIterator[GenerationEvent]:
+        async for event in events:
+            if isinstance(event, WorkerStarted):
+                self._admitted, self._admitted_s = event, self._clock.monotonic_s()
+            elif isinstance(event, WorkerTokens):
+                if self._first_token_s is None:
+                    yield self._start()
+                if (piece := self._answer.push(event)) is not None:
+                    yield piece
+                if self._answer.has_ended and self._answer.is_ahead_of_worker:
+                    yield Finished(self._timings(self._clock.monotonic_s()))
+                    return
+            else:
+                yield Finished(self._reported(event))
+                return
+        raise WorkerLostError("the worker's stream stopped without an end")
+
+    def _start(self) -> Started:
+        if self._admitted is None:
+            raise ComputationError("the worker sent tokens before it said that it started")
+        now_s = self._first_token_s = self._clock.monotonic_s()
+        self._assignment.first_token(now_s)
+        self._job.record.add(FirstToken(self._admitted.cached_tokens))
+        return Started(
+            prompt_tokens=count(self._job.plan.prompt),
+            cached_tokens=self._admitted.cached_tokens,
+            worker_id=self._worker.worker_id,
+            attempts=self._number,
+            degraded=self._job.plan.degraded,
+            seed=self._job.plan.seed,
+            num_samples=self._job.spec.sampling.n,
+            timings=self._timings(now_s),
+            first_token_s=now_s,
+        )
+
+    def _timings(self, now_s: float) -> Timings:
+        """As this router saw them, for a request that the worker does not end itself."""
+        first_token_s = now_s if self._first_token_s is None else self._first_token_s
+        return Timings(
+            receive_unix_s=self._job.receive_unix_s,
+            route_s=self._sent_s - self._job.receive_s,
+            queue_s=self._admitted_s - self._sent_s,
+            prefill_s=first_token_s - self._admitted_s,
+            decode_s=now_s - first_token_s,
+            preemptions=0,
+        )
+
+    def _reported(self, end: WorkerFinished) -> Timings:
+        return Timings(
+            receive_unix_s=self._job.receive_unix_s,
+            route_s=self._sent_s - self._job.receive_s,
+            queue_s=end.queue_s,
+            prefill_s=end.prefill_s,
+            decode_s=end.decode_s,
+            preemptions=end.preemptions,
+        )
+
+    def _message(self) -> worker_pb2.ExecuteRequest:
+        plan = self._job.plan
+        return worker_pb2.ExecuteRequest(
+            protocol_version=PROTOCOL_VERSION,
+            request_token=sign(self._cluster_key, self._claims()),
+            prompt=plan.prompt,
+            sampling=self._sampling(),
+            cache_mode=_CACHE_MODES[plan.cache_mode],
+        )
+
+    def _claims(self) -> RequestClaims:
+        return RequestClaims(
+            domain=self._job.plan.domains[self._worker.kv_format],
+            request_id=self._job.request_id,
+            incarnation=self._worker.incarnation,
+            expires_unix_s=self._clock.unix_s() + TOKEN_LIFETIME_S,
+        )
+
+    def _sampling(self) -> worker_pb2.TokenSampling:
+        asked = self._job.spec.sampling
+        own_ends = self._worker.eos_token_ids if asked.end_tokens is EndTokens.STOP else ()
+        return worker_pb2.TokenSampling(
+            temperature=asked.temperature,
+            top_p=asked.top_p,
+            top_k=asked.top_k,
+            seed=self._job.plan.seed,
+            max_tokens=self._job.plan.max_tokens,
+            min_tokens=asked.min_tokens,
+            stop_token_ids=[*own_ends, *asked.stop_token_ids],
+            n=asked.n,
+        )

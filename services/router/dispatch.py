@@ -1,0 +1,99 @@
+"""Runs one planned request on a worker, and on a second one where the first is lost before its first token.
+
+After the first token nothing is tried again: what was sent cannot be taken back. Owns no state beyond a request.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+
+from cache_store.clock import Clock
+from cache_store.errors import UnavailableError, WorkerLostError
+from cache_store.index import Incarnation
+from cache_store.registry import RENEW_S
+from cache_store.tokens import count
+from services.router.attempt import Attempt, Job
+from services.router.generation import GenerationEvent
+from services.router.records import Routed
+from services.router.registry_view import RegistryView
+from services.router.routing import RouteChoice, RouteRequest, choose
+from services.router.tokenizers import Tokenizers
+from services.router.worker_client import WorkerPool
+
+MAX_ATTEMPTS = 2
+
+
+class Dispatcher:
+    """Chooses a worker, tries it, and once another one."""
+
+    def __init__(
+        self,
+        pool: WorkerPool,
+        view: RegistryView,
+        tokenizers: Tokenizers,
+        cluster_key: bytes,
+        clock: Clock,
+        rng: random.Random,
+    ) -> None:
+        self._pool = pool
+        self._view = view
+        self._tokenizers = tokenizers
+        self._cluster_key = cluster_key
+        self._clock = clock
+        self._rng = rng
+
+    async def run(self, job: Job) -> AsyncGenerator[GenerationEvent, None]:
+        """The events of the request.
+
+        Raises WorkerLostError where the worker is lost after the first token, UnavailableError where the workers tried
+        are lost or full before it, and what the worker says otherwise.
+        """
+        tried: frozenset[Incarnation] = frozenset()
+        retry_after_s = RENEW_S
+        while len(tried) < MAX_ATTEMPTS:
+            choice = self._choose(job, tried)
+            if choice is None:
+                break
+            attempt = self._attempt(job, choice, len(tried) + 1)
+            try:
+                async with aclosing(attempt.events()) as events:
+                    async for event in events:
+                        yield event
+            except WorkerLostError:
+                self._view.suspect(choice.worker.incarnation)
+                attempt.require_unanswered()
+            except UnavailableError as error:
+                attempt.require_unanswered()
+                retry_after_s = max(retry_after_s, error.retry_after_s)
+            else:
+                return
+            tried |= {choice.worker.incarnation}
+        raise UnavailableError("the workers that were asked could not take the request", retry_after_s)
+
+    def _choose(self, job: Job, tried: frozenset[Incarnation]) -> RouteChoice | None:
+        """None where nobody is left to try again on."""
+        request = RouteRequest(
+            model=job.plan.model,
+            prompt_tokens=count(job.plan.prompt),
+            max_tokens=job.plan.max_tokens,
+            num_samples=job.spec.sampling.n,
+            excluded=tried,
+        )
+        try:
+            choice = choose(self._view.snapshot(), job.plan.matched_tokens, request, self._rng)
+        except UnavailableError:
+            if tried:
+                return None
+            raise
+        route_s = self._clock.monotonic_s() - job.receive_s
+        job.record.add(Routed(request.prompt_tokens, choice.terms, job.plan.degraded, route_s))
+        return choice
+
+    def _attempt(self, job: Job, choice: RouteChoice, number: int) -> Attempt:
+        uncached = count(job.plan.prompt) - choice.terms[0].matched_tokens
+        assignment = self._view.assign(choice.worker.incarnation, uncached)
+        tokenizer = self._tokenizers.get(job.plan.model)
+        decode = tokenizer.decode if tokenizer else None
+        return Attempt(job, choice.worker, number, assignment, self._pool, decode, self._cluster_key, self._clock)

@@ -1,0 +1,152 @@
+"""What has to be known before a worker is chosen: model, token ids, seed, domains, and who holds the prefix.
+
+Knows tenants' secrets for as long as it derives domains. Decides nothing about load. Owns no state.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import structlog
+
+from cache_store.digest import chain
+from cache_store.domain import Domain, FormatDigest, derive_domain
+from cache_store.errors import InvalidRequestError, NotFoundError, UnavailableError
+from cache_store.index import Incarnation, IndexReader, IndexUnavailableError
+from cache_store.registry import RENEW_S, WorkerRecord
+from cache_store.tokens import PackedTokens, count
+from services.router.generation import CacheMode, GenerationSpec
+from services.router.registry_view import RegistryView
+from services.router.routing import answer_room
+from services.router.tokenizers import Tokenizers
+from services.router.validation import check_vocabulary
+from services.tenants.directory import TenantDirectory
+from services.tenants.model import Tenant
+
+DEFAULT_MAX_TOKENS = 512
+
+_SEED_BITS = 64
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """A request that is ready to be routed."""
+
+    model: str
+    prompt: PackedTokens
+    max_tokens: int
+    seed: int
+    cache_mode: CacheMode
+    domains: Mapping[FormatDigest, Domain]
+    """Of the tenant's partition, for each KV format among the workers."""
+    matched_tokens: Mapping[Incarnation, int]
+    """What the index promises; absent is 0."""
+    degraded: bool
+
+
+class Planner:
+    """Makes plans."""
+
+    def __init__(
+        self, directory: TenantDirectory, tokenizers: Tokenizers, view: RegistryView, index: IndexReader
+    ) -> None:
+        self._directory = directory
+        self._tokenizers = tokenizers
+        self._view = view
+        self._index = index
+
+    def model_named(self, name: str) -> str:
+        """The model that a request means.
+
+        Raises NotFoundError for one that nobody serves, InvalidRequestError where none is named and several are served,
+        UnavailableError where nothing is known yet.
+        """
+        known = sorted({*self._view.models(), *self._tokenizers.models})
+        if not known:
+            raise UnavailableError("no worker is ready yet", RENEW_S)
+        if not name and len(known) == 1:
+            return known[0]
+        if not name:
+            raise InvalidRequestError("model", f"name one of the models that are served: {', '.join(known)}")
+        if name not in known:
+            raise NotFoundError(f"model {name!r} is not served here; served are: {', '.join(known)}")
+        return name
+
+    def workers_of(self, model: str) -> tuple[WorkerRecord, ...]:
+        """Workers of a model. Raises UnavailableError where there are none now."""
+        records = tuple(view.record for view in self._view.snapshot() if view.record.model == model)
+        if not records:
+            raise UnavailableError(f"no worker serves model {model!r} now", RENEW_S)
+        return records
+
+    async def plan(self, tenant: Tenant, spec: GenerationSpec) -> Plan:
+        """Raises InvalidRequestError, NotFoundError, UnavailableError."""
+        model = self.model_named(spec.model)
+        workers = self.workers_of(model)
+        prompt = await self._tokenizers.encode(model, spec.prompt)
+        _check_tokens(spec, prompt, workers)
+        is_stale = self._directory.is_stale
+        cache_mode = CacheMode.BYPASS if is_stale else spec.cache_mode
+        domains = _domains(tenant, spec.partition, workers)
+        matched = {} if cache_mode is CacheMode.BYPASS else await self._lookup(domains, prompt, workers)
+        return Plan(
+            model=model,
+            prompt=prompt,
+            max_tokens=_max_tokens(spec, count(prompt), workers),
+            seed=secrets.randbits(_SEED_BITS) if spec.sampling.seed is None else spec.sampling.seed,
+            cache_mode=cache_mode,
+            domains=domains,
+            matched_tokens=matched or {},
+            degraded=is_stale or matched is None or not self._view.is_reachable,
+        )
+
+    async def _lookup(
+        self, domains: Mapping[FormatDigest, Domain], prompt: PackedTokens, workers: Sequence[WorkerRecord]
+    ) -> Mapping[Incarnation, int] | None:
+        """Prompt tokens that each worker holds; None where the index is out of reach."""
+        matched: dict[Incarnation, int] = {}
+        for kv_format, domain in domains.items():
+            block_sizes = {worker.incarnation: worker.block_size for worker in workers if worker.kv_format == kv_format}
+            block_size = next(iter(block_sizes.values()))  # part of the format
+            digests = b"".join(chain(domain, prompt, block_size))
+            try:
+                blocks = await self._index.lookup(domain.tag, digests, list(block_sizes))
+            except IndexUnavailableError as error:
+                _log.warning("index.away", reason=str(error))
+                return None
+            matched |= {incarnation: found * block_size for incarnation, found in blocks.items()}
+        return matched
+
+
+def _check_tokens(spec: GenerationSpec, prompt: PackedTokens, workers: Sequence[WorkerRecord]) -> None:
+    vocab_size = min(worker.vocab_size for worker in workers)
+    check_vocabulary("prompt.token_ids", prompt, vocab_size)
+    largest = max(spec.sampling.stop_token_ids, default=0)
+    if largest >= vocab_size:
+        raise InvalidRequestError(
+            "sampling_params.stop_token_ids",
+            f"token id {largest} is outside the vocabulary; the model's ids are 0 to {vocab_size - 1}",
+        )
+
+
+def _domains(tenant: Tenant, partition: str, workers: Sequence[WorkerRecord]) -> Mapping[FormatDigest, Domain]:
+    formats = {worker.kv_format for worker in workers}
+    return {each: derive_domain(tenant.secret, tenant.id, tenant.epoch, partition, each) for each in formats}
+
+
+def _max_tokens(spec: GenerationSpec, prompt_tokens: int, workers: Sequence[WorkerRecord]) -> int:
+    """What was asked for, else what fits; where not even one token fits, the choice of a worker says so."""
+    asked, at_least = spec.sampling.max_tokens, spec.sampling.min_tokens
+    if asked is not None:
+        return asked
+    room = max(answer_room(worker, prompt_tokens, spec.sampling.n) for worker in workers)
+    fitting = max(1, min(room, max(DEFAULT_MAX_TOKENS, at_least)))
+    if at_least > fitting:
+        raise InvalidRequestError(
+            "sampling_params.min_tokens", f"min_tokens is {at_least}; after this prompt at most {fitting} tokens fit"
+        )
+    return fitting

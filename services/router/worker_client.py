@@ -1,0 +1,233 @@
+"""Calls workers: one channel per incarnation, one stream per request, every failure turned into a domain error.
+
+A call on a worker that is lost ends at once, not at its deadline. Owned by one event loop. Knows no tenants: the
+request token is given to it signed.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TypeVar
+
+import grpc
+from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.message import Message
+from google.rpc.error_details_pb2 import BadRequest, RetryInfo
+from google.rpc.status_pb2 import Status as StatusMessage
+from stemcache.v1 import inference_pb2 as pb
+from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
+
+from cache_store.errors import (
+    ComputationError,
+    DeadlineError,
+    InvalidRequestError,
+    StemcacheError,
+    UnavailableError,
+    WorkerLostError,
+)
+from cache_store.index import Incarnation
+from cache_store.registry import RENEW_S, WorkerRecord
+from cache_store.tokens import PackedTokens
+from services.router.generation import FinishReason
+from services.router.statuses import DETAILS_KEY
+
+_OPTIONS = (
+    ("grpc.max_receive_message_length", 4 << 20),
+    ("grpc.max_send_message_length", -1),
+    ("grpc.keepalive_time_ms", 5_000),
+    ("grpc.keepalive_timeout_ms", 3_000),
+    ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 2_000),  # the time that one attempt to connect is given
+    ("grpc.max_reconnect_backoff_ms", 1_000),
+    ("grpc.enable_retries", 0),
+    ("grpc.use_local_subchannel_pool", 1),
+)
+_LOST = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAUTHENTICATED}
+"""Away; stopping; or restarted on the same address, so that the token is for another incarnation."""
+
+_Detail = TypeVar("_Detail", bound=Message)
+
+_FINISH = {pb.FINISH_REASON_STOP: FinishReason.STOP, pb.FINISH_REASON_LENGTH: FinishReason.LENGTH}
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerStarted:
+    """Scheduled for the first time."""
+
+    cached_tokens: int
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerTokens:
+    """Tokens of one sample."""
+
+    sample_index: int
+    tokens: PackedTokens
+    finish: FinishReason | None
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerFinished:
+    """The end, with the worker's own times."""
+
+    queue_s: float
+    prefill_s: float
+    decode_s: float
+    preemptions: int
+
+
+WorkerEvent = WorkerStarted | WorkerTokens | WorkerFinished
+
+
+class _Connection:
+    """Channel to one incarnation and the calls that run on it."""
+
+    def __init__(self, address: str) -> None:
+        self.channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+        self.stub = worker_pb2_grpc.WorkerServiceStub(self.channel)
+        self.calls: set[_Stream] = set()
+        self.is_lost = False
+
+    def lose(self) -> None:
+        """Ends all calls: their worker is gone."""
+        self.is_lost = True
+        for stream in list(self.calls):
+            stream.lose()
+
+
+class _Stream:
+    """One call. `lose` makes the reader fail, which the transport alone would do at the deadline only."""
+
+    def __init__(self, call: grpc.aio.UnaryStreamCall[worker_pb2.ExecuteRequest, worker_pb2.ExecuteResponse]) -> None:
+        self._call = call
+        self._is_lost = False
+
+    def lose(self) -> None:
+        self._is_lost = True
+        self._call.cancel()
+
+    def close(self) -> None:
+        """Ends the call at the worker too, where it still runs."""
+        self._call.cancel()
+
+    async def read(self) -> worker_pb2.ExecuteResponse | None:
+        """The next message, None at the end."""
+        try:
+            message = await self._call.read()
+        except grpc.aio.AioRpcError as error:
+            raise _from_worker(error) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._is_lost and task is not None and not task.cancelling():
+                raise WorkerLostError("the worker is gone") from None
+            raise
+        return message if isinstance(message, worker_pb2.ExecuteResponse) else None
+
+
+class WorkerPool:
+    """Channels to all workers of a router."""
+
+    def __init__(self) -> None:
+        self._connections: dict[Incarnation, _Connection] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    async def execute(
+        self, worker: WorkerRecord, request: worker_pb2.ExecuteRequest, timeout_s: float
+    ) -> AsyncGenerator[WorkerEvent, None]:
+        """Runs one request; leaving the generator ends the call.
+
+        Raises WorkerLostError where the worker is away, stopping or another incarnation than thought, UnavailableError
+        where it is full, and the worker's own errors otherwise.
+        """
+        connection = self._connect(worker)
+        stream = _Stream(connection.stub.Execute(request, timeout=timeout_s))
+        with _registered(connection, stream):
+            while (message := await stream.read()) is not None:
+                yield _event(message)
+
+    def lose(self, incarnation: Incarnation) -> None:
+        """Ends all calls to an incarnation that is gone, and closes its channel."""
+        connection = self._connections.pop(incarnation, None)
+        if connection is not None:
+            connection.lose()
+            closing = asyncio.create_task(connection.channel.close(), name="close-channel")
+            self._closing.add(closing)
+            closing.add_done_callback(self._closing.discard)
+
+    async def close(self) -> None:
+        """Closes all channels."""
+        for incarnation in list(self._connections):
+            self.lose(incarnation)
+        if self._closing:
+            await asyncio.wait(self._closing)
+
+    def _connect(self, worker: WorkerRecord) -> _Connection:
+        connection = self._connections.get(worker.incarnation)
+        if connection is None:
+            connection = self._connections[worker.incarnation] = _Connection(worker.address)
+        return connection
+
+
+@contextmanager
+def _registered(connection: _Connection, stream: _Stream) -> Iterator[None]:
+    connection.calls.add(stream)
+    try:
+        yield
+    finally:
+        connection.calls.discard(stream)
+        stream.close()
+
+
+def _event(message: worker_pb2.ExecuteResponse) -> WorkerEvent:
+    match message.WhichOneof("event"):
+        case "started":
+            return WorkerStarted(message.started.cached_tokens)
+        case "tokens":
+            tokens = message.tokens
+            return WorkerTokens(tokens.sample_index, PackedTokens(tokens.packed), _FINISH.get(tokens.finish_reason))
+        case "finished":
+            end = message.finished
+            return WorkerFinished(
+                end.queue_duration.ToNanoseconds() / 1e9,
+                end.prefill_duration.ToNanoseconds() / 1e9,
+                end.decode_duration.ToNanoseconds() / 1e9,
+                end.preemptions,
+            )
+    raise ComputationError("the worker sent an event of an unknown kind")
+
+
+def _from_worker(error: grpc.aio.AioRpcError) -> StemcacheError:
+    """The worker's status as a domain error; what it says about itself goes no further than that."""
+    code, message = error.code(), error.details() or ""
+    details = _details(error)
+    if code is grpc.StatusCode.UNAVAILABLE and (retry := _detail(details, RetryInfo())) is not None:
+        return UnavailableError(message, retry.retry_delay.ToMilliseconds() / 1000)
+    if code in _LOST:
+        return WorkerLostError("the worker is gone")
+    if code is grpc.StatusCode.INVALID_ARGUMENT:
+        bad = _detail(details, BadRequest())
+        field = bad.field_violations[0].field if bad is not None and bad.field_violations else "request"
+        return InvalidRequestError(field.replace("sampling.", "sampling_params."), message)
+    if code is grpc.StatusCode.DEADLINE_EXCEEDED:
+        return DeadlineError("the deadline passed before the generation ended")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
+        return UnavailableError("the worker has no room for the request now", RENEW_S)
+    return ComputationError(f"the worker failed with {code.name}")
+
+
+def _details(error: grpc.aio.AioRpcError) -> Sequence[AnyMessage]:
+    for key, value in error.trailing_metadata() or ():
+        if key == DETAILS_KEY and isinstance(value, bytes):
+            status = StatusMessage()
+            status.ParseFromString(value)
+            return list(status.details)
+    return ()
+
+
+def _detail(details: Sequence[AnyMessage], kind: _Detail) -> _Detail | None:
+    """The first detail of that kind, unpacked into `kind`."""
+    return next((kind for detail in details if detail.Unpack(kind)), None)
