@@ -24,6 +24,14 @@ INCARNATIONS_KEY = "sc:{index}:incarnations"
 CURRENT_KEY = "sc:{workers}:current"
 
 
+def parse_current(entry: bytes) -> tuple[int, Incarnation] | None:
+    """Order and name of a newest incarnation in CURRENT_KEY; None for what `renew.lua` has not written."""
+    order, _, incarnation = entry.partition(b" ")
+    if not order.isdigit() or not incarnation.isalnum():
+        return None
+    return int(order), Incarnation(incarnation.decode())
+
+
 def blocks_key(domain_tag: DomainTag, incarnation: Incarnation) -> str:
     """SET of what `incarnation` holds of a domain."""
     return f"sc:{{{domain_tag.hex()}}}:blocks:{incarnation}"

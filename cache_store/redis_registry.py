@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 from cache_store.index import Incarnation
-from cache_store.redis_keys import CURRENT_KEY, lease_key
+from cache_store.redis_keys import CURRENT_KEY, lease_key, parse_current
 from cache_store.redis_scripts import ScriptKind, load_script
 from cache_store.redis_session import CLAIM_SCHEMA, REDIS_ERRORS, Argument, RedisSession, Reply
 from cache_store.registry import (
@@ -88,12 +88,13 @@ class RedisRegistryWriter:
 
 
 def _newest(reply: Reply) -> dict[WorkerId, Incarnation]:
-    """Newest incarnation by worker id, in the order of the ids; entries in no known form are left out."""
-    fields = [item.decode("utf-8", "replace") for item in _items(reply) if isinstance(item, bytes)]
+    """Newest incarnation by worker id, in the order of the ids; entries in another form are left out."""
+    fields = [item for item in _items(reply) if isinstance(item, bytes)]
     found = {}
     for worker_id, entry in zip(fields[::2], fields[1::2], strict=True):
-        _, _, incarnation = entry.partition(" ")
-        found[WorkerId(worker_id)] = Incarnation(incarnation)
+        current = parse_current(entry)
+        if current is not None:
+            found[WorkerId(worker_id.decode("utf-8", "replace"))] = current[1]
     return dict(sorted(found.items()))
 
 

@@ -1,4 +1,4 @@
-"""Removes what incarnations left in the index: one that leaves, or many that died without leaving.
+"""Removes what incarnations left behind: one that leaves, or many that died without leaving.
 
 Nothing is scanned: each incarnation lists its domains, and a set lists the incarnations. An incarnation is proved dead
 by its missing lease. One that only paused finds its mark gone, and its next renewal tells it to replace its blocks.
@@ -10,12 +10,23 @@ from collections.abc import Iterable, Iterator, Sequence
 
 from cache_store.domain import DomainTag
 from cache_store.index import Incarnation
-from cache_store.redis_keys import INCARNATIONS_KEY, blocks_key, domains_key, lease_key, mark_key
+from cache_store.redis_keys import (
+    CURRENT_KEY,
+    INCARNATIONS_KEY,
+    blocks_key,
+    domains_key,
+    lease_key,
+    mark_key,
+    parse_current,
+)
 from cache_store.redis_session import RedisSession
 
 MAX_KEYS_PER_COMMAND = 512
 SWEEP_DEADLINE_S = 1.0
 """For each call."""
+
+REMEMBER_WORKERS_S = 24 * 3_600
+"""How long after its first renewal a worker that has gone still keeps older incarnations out."""
 
 
 async def sweep_dead(session: RedisSession, limit: int = 64, deadline_s: float = SWEEP_DEADLINE_S) -> int:
@@ -23,6 +34,7 @@ async def sweep_dead(session: RedisSession, limit: int = 64, deadline_s: float =
 
     Called by a worker when it starts and now and then: each call is bounded, the rest comes with the next.
     """
+    await _forget_workers(session, limit, deadline_s)
     found = await session.call(("SRANDMEMBER", INCARNATIONS_KEY, limit), deadline_s)
     incarnations = [Incarnation(name.decode()) for name in _names(found)]
     if not incarnations:
@@ -50,6 +62,25 @@ async def unlink_blocks(
     for part in _parts(sorted(tags), MAX_KEYS_PER_COMMAND):
         await session.call(("UNLINK", *(blocks_key(tag, incarnation) for tag in part)), deadline_s)
     await session.call(("UNLINK", domains_key(incarnation)), deadline_s)
+
+
+async def _forget_workers(session: RedisSession, limit: int, deadline_s: float) -> None:
+    """Forgets which incarnation of a worker was its newest, long after its lease has ended.
+
+    An older one that comes back later than that finds the place free. A worker that starts at the same moment is put
+    back by its next renewal.
+    """
+    seconds = _names(await session.call(("TIME",), deadline_s))[0]
+    oldest_us = (int(seconds) - REMEMBER_WORKERS_S) * 1_000_000
+    fields = _names(await session.call(("HRANDFIELD", CURRENT_KEY, limit, "WITHVALUES"), deadline_s))
+    entries = [(worker, parse_current(entry)) for worker, entry in zip(fields[::2], fields[1::2], strict=True)]
+    aged = [(worker, entry[1]) for worker, entry in entries if entry is not None and entry[0] < oldest_us]
+    if not aged:
+        return
+    leases = await session.pipeline([("EXISTS", lease_key(name)) for _, name in aged], deadline_s)
+    gone = [worker for (worker, _), lease in zip(aged, leases, strict=True) if lease == 0]
+    if gone:
+        await session.call(("HDEL", CURRENT_KEY, *gone), deadline_s)
 
 
 def _names(reply: object) -> list[bytes]:

@@ -8,8 +8,8 @@ local order = tonumber(ARGV[3])
 local current_order, current_incarnation = 0, nil
 local current = redis.call('HGET', KEYS[1], worker)
 if current then
-  local number, name = string.match(current, '^(%d+) (.+)$')
-  current_order, current_incarnation = tonumber(number), name
+  local number, name = string.match(current, '^(%d+) (%w+)$')
+  current_order, current_incarnation = tonumber(number or 0), name
 end
 
 if order == nil and current_incarnation == incarnation then

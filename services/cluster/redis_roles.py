@@ -16,7 +16,7 @@ class RedisRole(StrEnum):
     OPERATOR = "operator"
     """Control data: the tenant store and the admin service."""
     ROUTER = "router"
-    """Reads control data, index and registry."""
+    """Reads control data, index and registry; writes nothing."""
     WORKER = "worker"
     """Writes its own part of index and registry; sees no control data."""
 
@@ -40,22 +40,15 @@ class RoleUrls:
                 return self.worker
 
 
-_COMMON = "-@all +@connection -@dangerous -@admin"
+_COMMON = "-@all +@connection -@dangerous -@admin +info +script|load +script|exists"
 
 _RULES = {
-    RedisRole.OPERATOR: (
-        "+@read +@write +@transaction +@pubsub -@dangerous +eval +evalsha +eval_ro +evalsha_ro +script|load"
-        " +script|exists +info ~sc:* resetchannels &sc:*"
-    ),
-    RedisRole.ROUTER: (
-        "+@read -@dangerous -scan -randomkey -dbsize +eval +evalsha +eval_ro +evalsha_ro +script|load +script|exists"
-        " +info +time +subscribe +unsubscribe +publish +set +del +unlink +expire +pexpire +incrby +hset +hdel +sadd"
-        " +srem %R~sc:* ~sc:router:* resetchannels &sc:*"
-    ),
+    RedisRole.OPERATOR: "+@read +@write -@dangerous +info +time +eval +evalsha +eval_ro +evalsha_ro ~sc:*",
+    RedisRole.ROUTER: "+@read -@dangerous -scan -randomkey -dbsize +info +time +eval_ro +evalsha_ro %R~sc:*",
     RedisRole.WORKER: (
-        "+eval +evalsha +script|load +script|exists +info +time +get +mget +set +exists +del +unlink +pexpire +pttl"
-        " +sadd +srem +smembers +sismember +srandmember +hset +hget +hdel +hgetall +hmget ~sc:{*}:blocks:* "
-        "~sc:inc:* ~sc:{index}:* ~sc:{workers}:* ~sc:schema resetchannels"
+        "+time +get +mget +set +exists +del +unlink +pttl +sadd +srem +smembers +sismember +srandmember +hget +hset"
+        " +hdel +hgetall +hrandfield +eval +evalsha ~sc:{*}:blocks:* ~sc:inc:* ~sc:{index}:* ~sc:{workers}:*"
+        " ~sc:schema"
     ),
 }
 

@@ -9,8 +9,8 @@ One folder, one server: the lock on the folder is inherited by the server proces
 folder is in use, also where the starting process was killed. A socket found under that lock is stale and removed.
 
 The server ends with the process that started it, by the kernel's parent death signal. That signal is sent when the
-*thread* that started the child ends, so `start` insists on the main thread. The signal is asked for by a small Python
-process that then becomes the server: no code of ours runs between fork and exec in a process that may have threads.
+*thread* that started the child ends, so it must be the main thread. `die_with_parent.py` asks for the signal and then
+becomes the server, so that no code of ours runs between fork and exec in a process that may have threads.
 """
 
 from __future__ import annotations
@@ -40,33 +40,19 @@ START_TIMEOUT_S = 30.0
 STOP_TIMEOUT_S = 10.0
 _POLL_S = 0.01
 
-_BECOME_SERVER = """
-import ctypes, os, sys
-parent, death_signal = int(sys.argv[1]), int(sys.argv[2])
-if ctypes.CDLL(None, use_errno=True).prctl(1, death_signal, 0, 0, 0) != 0:  # PR_SET_PDEATHSIG, kept over exec
-    raise OSError(ctypes.get_errno(), "prctl(PR_SET_PDEATHSIG)")
-if os.getppid() != parent:  # it ended before the signal was asked for
-    sys.exit(1)
-os.execv(sys.argv[3], sys.argv[3:])
-"""
+_LAUNCHER = Path(__file__).with_name("die_with_parent.py")
 
 
 class EmbeddedValkey:
     """A running server. Made by `start`, ended by `stop` or by leaving its `with` block."""
 
-    def __init__(
-        self,
-        process: subprocess.Popen[bytes],
-        files: ValkeyFiles,
-        lock: IO[str],
-        passwords: RoleUrls,
-        port: int | None,
-    ) -> None:
-        self._process = process
+    def __init__(self, binary: Path, files: ValkeyFiles, lock: IO[str], passwords: RoleUrls, port: int | None) -> None:
+        self._binary = binary
         self._files = files
         self._lock = lock
         self._passwords = passwords
         self._port = port
+        self._process: subprocess.Popen[bytes] | None = None
 
     @classmethod
     def start(cls, data_dir: Path, port: int | None = None) -> EmbeddedValkey:
@@ -76,26 +62,39 @@ class EmbeddedValkey:
         Raises PreconditionError, with what to do, where the wheel is missing, another live server uses the folder, no
         path is short enough for the socket, or the server does not come up.
         """
-        if threading.current_thread() is not threading.main_thread():
-            raise PreconditionError(
-                "the embedded Valkey ends with the thread that starts it; start it from the main thread"
-            )
         binary = find_binary()
         data = private_folder(data_dir / "valkey")
         lock = take_lock(data)
-        passwords = RoleUrls(*(secrets.token_hex(24) for _ in RedisRole))
         with contextlib.ExitStack() as undo:
             undo.callback(lock.close)
             files = choose_files(data)
             undo.callback(files.clean_up)
+            passwords = RoleUrls(*(secrets.token_hex(24) for _ in RedisRole))
             write_users(files.acl, passwords)
-            files.log.unlink(missing_ok=True)
-            server = cls(_spawn(binary, files, lock, port), files, lock, passwords, port)
-            undo.pop_all()
+            server = cls(binary, files, lock, passwords, port)
             undo.callback(server.stop)
-            server._wait_until_ready()
+            server.restart()
             undo.pop_all()
         return server
+
+    def restart(self) -> None:
+        """Ends the server if it still runs and starts it again on its data, with the same users and URLs.
+
+        From the main thread, like `start`. Raises PreconditionError; may be called again then.
+        """
+        if threading.current_thread() is not threading.main_thread():
+            raise PreconditionError(
+                "the embedded Valkey ends with the thread that starts it; start it from the main thread"
+            )
+        self._end()
+        self._files.socket.unlink(missing_ok=True)
+        self._files.log.unlink(missing_ok=True)
+        self._process = _spawn(self._binary, self._files, self._lock, self._port)
+        try:
+            self._wait_until_ready(self._process)
+        except BaseException:
+            self._end()
+            raise
 
     @property
     def urls(self) -> RoleUrls:
@@ -111,22 +110,17 @@ class EmbeddedValkey:
 
     @property
     def pid(self) -> int:
-        """Process id of the server."""
+        """Process id of the server that runs, or ran last."""
+        assert self._process is not None, "made by `start`"
         return self._process.pid
 
     def is_running(self) -> bool:
         """False once the server has ended, for whatever reason."""
-        return self._process.poll() is None
+        return self._process is not None and self._process.poll() is None
 
     def stop(self) -> None:
         """Ends the server, its data synced, and waits for it. May be called again."""
-        if self.is_running():
-            self._process.send_signal(signal.SIGTERM)
-            try:
-                self._process.wait(STOP_TIMEOUT_S)
-            except subprocess.TimeoutExpired:
-                self._process.kill()
-                self._process.wait()
+        self._end()
         self._files.clean_up()
         self._lock.close()
 
@@ -138,14 +132,24 @@ class EmbeddedValkey:
     ) -> None:
         self.stop()
 
-    def _wait_until_ready(self) -> None:
+    def _end(self) -> None:
+        if self._process is None or self._process.poll() is not None:
+            return
+        self._process.send_signal(signal.SIGTERM)
+        try:
+            self._process.wait(STOP_TIMEOUT_S)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+    def _wait_until_ready(self, process: subprocess.Popen[bytes]) -> None:
         deadline = time.monotonic() + START_TIMEOUT_S
         with redis.Redis.from_url(self.urls.operator, socket_timeout=1.0, retry=Retry(NoBackoff(), 0)) as client:
-            while not self._answers(client):
-                if not self.is_running():
+            while not _answers(client):
+                if process.poll() is not None:
                     raise PreconditionError(
-                        f"Valkey ended at start with exit code {self._process.returncode}. Its log "
-                        f"({self._files.log}) ends with:\n{self._files.log_tail()}"
+                        f"Valkey ended at start with exit code {process.returncode}. Its log ({self._files.log}) ends "
+                        f"with:\n{self._files.log_tail()}"
                     )
                 if time.monotonic() > deadline:
                     raise PreconditionError(
@@ -153,13 +157,6 @@ class EmbeddedValkey:
                         "data first: a very large data folder needs a server of its own (STEMCACHE_REDIS_URL)"
                     )
                 time.sleep(_POLL_S)
-
-    def _answers(self, client: redis.Redis) -> bool:
-        try:
-            client.ping()
-        except (redis.ConnectionError, redis.TimeoutError):  # not listening yet, or loading its data
-            return False
-        return True
 
 
 def find_binary() -> Path:
@@ -180,6 +177,14 @@ def find_binary() -> Path:
     return binaries[0]
 
 
+def _answers(client: redis.Redis) -> bool:
+    try:
+        client.ping()
+    except (redis.ConnectionError, redis.TimeoutError):  # not listening yet, or loading its data
+        return False
+    return True
+
+
 def _spawn(binary: Path, files: ValkeyFiles, lock: IO[str], port: int | None) -> subprocess.Popen[bytes]:
     options = {
         "port": str(port or 0),
@@ -196,7 +201,7 @@ def _spawn(binary: Path, files: ValkeyFiles, lock: IO[str], port: int | None) ->
         "daemonize": "no",
     }
     arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
-    launcher = [sys.executable, "-I", "-S", "-c", _BECOME_SERVER, str(os.getpid()), str(int(signal.SIGTERM))]
+    launcher = [sys.executable, "-I", "-S", str(_LAUNCHER), str(os.getpid()), str(int(signal.SIGTERM))]
     return subprocess.Popen(  # noqa: S603 - our own arguments
         [*launcher, str(binary), *arguments],
         stdin=subprocess.DEVNULL,

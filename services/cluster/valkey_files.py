@@ -116,7 +116,7 @@ def write_users(path: Path, passwords: RoleUrls) -> None:
     lines = ["user default off nopass sanitize-payload resetkeys resetchannels -@all"]
     for role in RedisRole:
         hashed = hashlib.sha256(passwords.of(role).encode()).hexdigest()
-        lines.append(f"user {role} on #{hashed} sanitize-payload {acl_rules(role)}")
+        lines.append(f"user {role} on #{hashed} sanitize-payload resetchannels {acl_rules(role)}")
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
         file.write("\n".join(lines) + "\n")

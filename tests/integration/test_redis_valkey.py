@@ -106,6 +106,26 @@ def test_data_survives_a_restart_and_old_passwords_do_not(tmp_path: Path) -> Non
             client.ping()
 
 
+def test_a_restart_keeps_urls_and_data(tmp_path: Path) -> None:
+    with EmbeddedValkey.start(tmp_path) as server, connect(server.urls.operator) as client:
+        client.set("sc:control:kept", "yes")
+        os.kill(server.pid, signal.SIGKILL)
+        urls, pid = server.urls, server.pid
+        server.restart()
+        assert server.urls == urls
+        assert server.pid != pid
+        with connect(urls.operator) as again:
+            assert again.get("sc:control:kept") == b"yes"
+
+
+def test_stopping_again_does_nothing_and_the_folder_is_free(tmp_path: Path) -> None:
+    server = EmbeddedValkey.start(tmp_path)
+    server.stop()
+    server.stop()
+    assert not server.is_running()
+    EmbeddedValkey.start(tmp_path).stop()
+
+
 def test_a_folder_in_use_is_refused_with_its_owner(tmp_path: Path) -> None:
     with EmbeddedValkey.start(tmp_path), pytest.raises(PreconditionError, match=f"started by process {os.getpid()};"):
         EmbeddedValkey.start(tmp_path)

@@ -47,11 +47,11 @@ class RedisServer:
 
     def remove(self, pattern: str) -> None:
         """Removes the keys that fit."""
-        if keys := self.keys(pattern):
+        if keys := self.key_names(pattern):
             with redis.Redis.from_url(self.urls.operator) as client:
                 client.unlink(*keys)
 
-    def keys(self, pattern: str = "sc:*") -> list[str]:
+    def key_names(self, pattern: str = "sc:*") -> list[str]:
         """Names of the keys that fit, sorted."""
         with redis.Redis.from_url(self.urls.operator, decode_responses=True) as client:
             return sorted(client.scan_iter(pattern, count=1000))
@@ -74,17 +74,26 @@ def running_redis(binary: Path, folder: Path) -> Iterator[RedisServer]:
     arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
     process = subprocess.Popen([str(binary), *arguments], stdout=subprocess.DEVNULL, start_new_session=True)
     try:
-        deadline = time.monotonic() + 10
-        while not socket.exists():
-            assert process.poll() is None, f"{binary} ended with exit code {process.returncode}"
-            assert time.monotonic() < deadline, f"{binary} did not listen within 10 s"
-            time.sleep(0.01)
-        yield RedisServer(
+        server = RedisServer(
             "redis", RoleUrls(*(f"unix://{role}:{passwords.of(role)}@{socket}?db=0" for role in RedisRole))
         )
+        deadline = time.monotonic() + 10
+        while not _answers(server):
+            assert process.poll() is None, f"{binary} ended with exit code {process.returncode}"
+            assert time.monotonic() < deadline, f"{binary} did not answer within 10 s"
+            time.sleep(0.01)
+        yield server
     finally:
         process.terminate()
         process.wait(10)
+
+
+def _answers(server: RedisServer) -> bool:
+    try:
+        server.key_names()
+    except redis.ConnectionError:
+        return False
+    return True
 
 
 @pytest.fixture(scope="session")
