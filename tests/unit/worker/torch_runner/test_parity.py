@@ -12,7 +12,7 @@ import torch
 from tests.support.reference import Reference, generate
 from tests.support.step_driver import Driver, Track
 from tests.support.tiny_models import NAMES, VOCAB_SIZE
-from worker.torch_runner.attention_backend import AttentionBackend
+from worker.torch_runner.choose_attention import best_attention
 from worker.torch_runner.contiguous import ContiguousRunner
 from worker.torch_runner.gather_attention import GatherAttention
 from worker.torch_runner.loader import LoadedModel
@@ -20,7 +20,7 @@ from worker.torch_runner.paged import PagedRunner
 
 NUM_NEW = 24
 TOLERANCE = 1e-4
-BACKENDS: dict[str, Callable[[], AttentionBackend]] = {"gather": GatherAttention}
+BACKENDS = ("gather", "best")
 
 
 def tokens(count: int, seed: int) -> list[int]:
@@ -33,7 +33,7 @@ def paged_driver(model: LoadedModel, backend: str, num_blocks: int = 64) -> Driv
     runner = PagedRunner(
         model,
         num_blocks,
-        BACKENDS[backend](),
+        GatherAttention() if backend == "gather" else best_attention(model),
         fill=math.nan,
         observer=lambda plan, logits: observers[0].observe(plan, logits),
     )
