@@ -13,7 +13,7 @@ from enum import StrEnum
 from cache_store.errors import CorruptDataError
 from services.tenants.fields import Fields, JsonObject, parse_object, to_json
 from services.tenants.master_key import MasterKey
-from services.tenants.records import entries, seal, unseal
+from services.tenants.records import entries, seal, table_from, unseal
 from services.tenants.state import CONTROL_SCHEMA, ControlState, head_of, require_master, require_schema
 
 
@@ -49,7 +49,8 @@ def read_document(kind: DocumentKind, data: bytes, master: MasterKey, what: str)
     _require_mac(kind, document, master)
     head = None if document.values.get("head") is None else head_of(document.fields("head"))
     records = document.fields("records")
-    return ControlState(head, unseal({name: records.fields(name) for name in records.values}, master, what))
+    found = {name: unseal(name, records.fields(name), master) for name in records.values}
+    return ControlState(head, table_from(found, what))
 
 
 def _require_mac(kind: DocumentKind, document: Fields, master: MasterKey) -> None:

@@ -52,21 +52,24 @@ def seal(entry: Entry, master: MasterKey) -> JsonObject:
             return {}
 
 
-def unseal(records: Mapping[str, Fields], master: MasterKey, what: str) -> ControlTable:
-    """The table of these records. Raises CorruptDataError where one of them, or the whole, is damaged."""
-    tenants: list[Tenant] = []
-    keys: list[ApiKey] = []
-    deleted: list[TenantId] = []
-    for name, fields in records.items():
-        if name.startswith(_TENANT):
-            tenants.append(_tenant(TenantId(name.removeprefix(_TENANT)), fields, master))
-        elif name.startswith(_KEY):
-            keys.append(_key(KeyId(name.removeprefix(_KEY)), fields))
-        elif name.startswith(_DELETED):
-            deleted.append(TenantId(name.removeprefix(_DELETED)))
-        else:
-            raise CorruptDataError(f"{what} holds a record {name[:64]!r} that this schema does not know")
-    table = table_of(tenants, keys, deleted)
+def unseal(name: str, fields: Fields, master: MasterKey) -> Entry:
+    """The entry of a record. Raises CorruptDataError."""
+    if name.startswith(_TENANT):
+        return _tenant(TenantId(name.removeprefix(_TENANT)), fields, master)
+    if name.startswith(_KEY):
+        return _key(KeyId(name.removeprefix(_KEY)), fields)
+    if name.startswith(_DELETED):
+        return None
+    raise CorruptDataError(f"{fields.what} is of a kind that this schema does not know")
+
+
+def table_from(found: Mapping[str, Entry], what: str) -> ControlTable:
+    """Inverse of `entries`. Raises CorruptDataError where the whole is damaged; `what` names the place."""
+    table = table_of(
+        (entry for entry in found.values() if isinstance(entry, Tenant)),
+        (entry for entry in found.values() if isinstance(entry, ApiKey)),
+        (TenantId(name.removeprefix(_DELETED)) for name, entry in found.items() if entry is None),
+    )
     fault = table.fault()
     if fault is not None:
         raise CorruptDataError(f"{what} is damaged: {fault}")

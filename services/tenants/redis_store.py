@@ -2,8 +2,9 @@
 
 The hash `sc:control` holds the field `head` and one field per record. A write reads everything, computes the new table
 as a pure function of the old, and commits the difference by one script that takes it only where the head is still the
-one that was read; else it begins again. Owns no state but a lock that keeps the writers of one process from contending.
-Every call has a deadline.
+one that was read; else it begins again. Owns a lock, which keeps the writers of one process from contending, and the
+records last read, so that unchanged ones are not opened again. Every call has a deadline. The client is one of Redis
+role `operator`.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from cache_store.errors import (
 )
 from services.tenants.api_key import NewApiKey, new_api_key
 from services.tenants.document import DocumentKind, read_document, write_document
-from services.tenants.fields import Fields, parse_object, to_json
+from services.tenants.fields import parse_object, to_json
 from services.tenants.master_key import MasterKey
 from services.tenants.model import KeyId, Tenant, new_epoch, new_tenant
-from services.tenants.records import entries, seal, unseal
+from services.tenants.records import Entry, entries, seal, table_from, unseal
 from services.tenants.state import EMPTY_STATE, ControlState, next_head, parse_head, require_master
 from services.tenants.table import (
     ControlTable,
@@ -106,6 +107,7 @@ class ControlStore:
         self._master = master
         self._clock = clock
         self._writing = asyncio.Lock()
+        self._parsed: dict[str, tuple[str, Entry]] = {}
 
     async def read_head_text(self) -> str:
         """The head as stored, "" for an empty store: equal texts mean equal data."""
@@ -223,10 +225,16 @@ class ControlStore:
             return EMPTY_STATE
         head = parse_head(texts.pop(_HEAD, "{}"), _WHAT)
         require_master(head.master_key_id, self._master, _WHAT)
-        records: dict[str, Fields] = {
-            name: parse_object(text, f"{_WHAT}, record {name[:64]!r}") for name, text in texts.items()
-        }
-        return ControlState(head, unseal(records, self._master, _WHAT))
+        parsed = {name: (text, self._entry(name, text)) for name, text in texts.items()}
+        table = table_from({name: entry for name, (_, entry) in parsed.items()}, _WHAT)
+        self._parsed = parsed
+        return ControlState(head, table)
+
+    def _entry(self, name: str, text: str) -> Entry:
+        known = self._parsed.get(name)
+        if known is not None and known[0] == text:
+            return known[1]
+        return unseal(name, parse_object(text, f"{_WHAT}, record {name[:64]!r}"), self._master)
 
     async def _call(self, call: Awaitable[T]) -> T:
         try:

@@ -130,7 +130,7 @@ def name_conflicts(a: ControlTable, b: ControlTable) -> list[str]:
 
 
 def _join_tenant(a: Tenant | None, b: Tenant | None) -> Tenant:
-    if a is None or b is None:
+    if a is None or b is None or a == b:
         one = a or b
         assert one is not None
         return one
@@ -140,7 +140,7 @@ def _join_tenant(a: Tenant | None, b: Tenant | None) -> Tenant:
 
 
 def _join_key(a: ApiKey | None, b: ApiKey | None) -> ApiKey:
-    if a is None or b is None:
+    if a is None or b is None or a == b:
         one = a or b
         assert one is not None
         return one
@@ -156,7 +156,7 @@ def _with_unique_names(tenants: Iterable[Tenant]) -> list[Tenant]:
         while name in taken:
             name = f"{name}-{tenant.id[:8]}"
         taken.add(name)
-        result.append(replace(tenant, name=name))
+        result.append(tenant if tenant.name == name else replace(tenant, name=name))
     return result
 
 

@@ -1,0 +1,140 @@
+"""The master key: what it derives, whom a wrapped secret opens for, which files it may come from."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from cache_store.domain import TenantId
+from cache_store.errors import CorruptDataError, InvalidRequestError
+from services.tenants import master_key
+from services.tenants.master_key import MasterKey, cluster_key, rewrap
+
+MASTER = MasterKey(bytes(range(32)))
+OTHER = MasterKey(bytes(32))
+ACME, GLOBEX = TenantId("acme"), TenantId("globex")
+SECRET = bytes(range(100, 132))
+
+
+def test_derived_keys_hold_still() -> None:
+    """Golden values: another derivation would make all stored data unreadable."""
+    assert MASTER.key_id == "2e5e3aeb41899806"
+    assert cluster_key(MASTER).hex() == "64e0d79f39faef493ce102113975b024720627b6b1e3e526ed24e964a18e46f8"
+    assert MASTER.snapshot_mac_key.hex() == "a36eafed075691306ea92013ff6de01496d830a284bfb3fe717a58f8eb5b849f"
+    assert MASTER.export_mac_key.hex() == "89398299aa7b10a17c4c5b20e36caabac5ca39e6fbc806e0d264357e583ad8f9"
+
+
+def test_every_purpose_and_every_master_key_has_a_key_of_its_own() -> None:
+    derived = [
+        key
+        for master in (MASTER, OTHER)
+        for key in (cluster_key(master), master.snapshot_mac_key, master.export_mac_key, master.raw)
+    ]
+    assert len(set(derived)) == len(derived)
+    assert MASTER.key_id != OTHER.key_id
+
+
+def test_a_wrapped_secret_opens_for_its_tenant_under_its_key_only() -> None:
+    wrapped = MASTER.wrap(ACME, SECRET)
+    assert MASTER.unwrap(ACME, wrapped) == SECRET
+    with pytest.raises(CorruptDataError, match="globex"):
+        MASTER.unwrap(GLOBEX, wrapped)
+    with pytest.raises(CorruptDataError, match=OTHER.key_id):
+        OTHER.unwrap(ACME, wrapped)
+
+
+def test_a_wrapped_secret_written_by_an_earlier_build_opens() -> None:
+    wrapped = (
+        "e08aed2e5f48a6a36ae8fef3f067884e23675d89b72e877adc8451a8bfbd"
+        "3682b75c3fc8c4f024d9391d0eed4cbd8b78ac92204f4d2dd0f8cc3333ca"
+    )
+    assert MASTER.unwrap(ACME, bytes.fromhex(wrapped)) == SECRET
+
+
+@pytest.mark.parametrize("position", [0, 11, 12, 43, 44, 59])
+def test_one_changed_bit_does_not_open(position: int) -> None:
+    wrapped = bytearray(MASTER.wrap(ACME, SECRET))
+    wrapped[position] ^= 1
+    with pytest.raises(CorruptDataError):
+        MASTER.unwrap(ACME, bytes(wrapped))
+
+
+@pytest.mark.parametrize("num_bytes", [0, 11, 12, 27, 59])
+def test_a_wrapped_secret_cut_short_does_not_open(num_bytes: int) -> None:
+    with pytest.raises(CorruptDataError):
+        MASTER.unwrap(ACME, MASTER.wrap(ACME, SECRET)[:num_bytes])
+
+
+def test_a_secret_of_another_length_is_no_secret() -> None:
+    with pytest.raises(CorruptDataError, match="31 bytes"):
+        MASTER.unwrap(ACME, MASTER.wrap(ACME, SECRET[:31]))
+
+
+def test_the_same_secret_is_never_wrapped_into_the_same_bytes() -> None:
+    assert MASTER.wrap(ACME, SECRET) != MASTER.wrap(ACME, SECRET)
+
+
+def test_rewrapping_moves_a_secret_under_another_key() -> None:
+    moved = rewrap(MASTER, OTHER, ACME, MASTER.wrap(ACME, SECRET))
+    assert OTHER.unwrap(ACME, moved) == SECRET
+    with pytest.raises(CorruptDataError):
+        MASTER.unwrap(ACME, moved)
+    with pytest.raises(CorruptDataError):
+        rewrap(OTHER, MASTER, ACME, MASTER.wrap(ACME, SECRET))
+
+
+def test_a_key_does_not_show_itself() -> None:
+    assert MASTER.raw.hex() not in repr(MASTER)
+    assert repr(MASTER.raw) not in repr(MASTER)
+
+
+def test_a_value_is_64_hex_digits() -> None:
+    assert master_key.from_value(f" {bytes(range(32)).hex().upper()}\n") == MASTER
+
+
+@pytest.mark.parametrize("text", ["", "00", "g" * 64, "0" * 63, "0" * 65, "0x" + "0" * 62, "٠" * 64])
+def test_any_other_value_is_refused_without_being_repeated(text: str) -> None:
+    with pytest.raises(InvalidRequestError, match="openssl rand -hex 32") as caught:
+        master_key.from_value(text)
+    assert not text or text not in str(caught.value)
+
+
+def test_a_file_made_here_is_private_and_reads_back(tmp_path: Path) -> None:
+    path = tmp_path / "master.key"
+    made = master_key.create_file(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert master_key.from_file(path) == made
+    assert master_key.generate() != made
+
+
+def test_an_existing_key_is_never_replaced(tmp_path: Path) -> None:
+    path = tmp_path / "master.key"
+    made = master_key.create_file(path)
+    with pytest.raises(FileExistsError):
+        master_key.create_file(path)
+    assert master_key.from_file(path) == made
+
+
+@pytest.mark.parametrize("mode", [0o640, 0o604, 0o620, 0o660, 0o644, 0o777])
+def test_a_file_open_to_others_is_refused(tmp_path: Path, mode: int) -> None:
+    path = tmp_path / "master.key"
+    master_key.create_file(path)
+    path.chmod(mode)
+    with pytest.raises(InvalidRequestError, match=f"mode {mode:04o}.*chmod 600"):
+        master_key.from_file(path)
+
+
+@pytest.mark.parametrize("content", [b"", b"\xff\xfe", b"\0" * 32, b"a" * 100_000])
+def test_a_file_with_something_else_in_it_is_refused(tmp_path: Path, content: bytes) -> None:
+    path = tmp_path / "master.key"
+    path.touch(0o600)
+    path.write_bytes(content)
+    with pytest.raises(InvalidRequestError, match="64 hex digits"):
+        master_key.from_file(path)
+
+
+def test_an_absent_file_is_named(tmp_path: Path) -> None:
+    with pytest.raises(InvalidRequestError, match=f"{tmp_path}.*{os.strerror(2)}"):
+        master_key.from_file(tmp_path / "absent")
