@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import secrets
+import threading
 from pathlib import Path
 
 from cache_store.errors import CorruptDataError, PreconditionError, VersionError
@@ -21,6 +22,8 @@ class SnapshotFile:
     def __init__(self, path: Path, master: MasterKey) -> None:
         self._path = path
         self._master = master
+        self._saving = threading.Lock()
+        self._saved_generation = 0
 
     @property
     def path(self) -> Path:
@@ -49,11 +52,22 @@ class SnapshotFile:
             raise VersionError(what, error.found, error.expected) from error
 
     def save(self, state: ControlState) -> None:
-        """Replaces the file; on disk when this returns. Raises OSError, and the old file stays then."""
+        """Replaces the file; on disk when this returns. Raises OSError, and the old file stays then.
+
+        A state older than the one saved last is dropped: a save goes on in its thread when its caller is cancelled, and
+        must not come after a newer one.
+        """
+        with self._saving:
+            if state.generation < self._saved_generation:
+                return
+            self._replace(write_document(DocumentKind.SNAPSHOT, state, self._master))
+            self._saved_generation = state.generation
+
+    def _replace(self, data: bytes) -> None:
         self._path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         temporary = self._path.with_name(f".{self._path.name}.{secrets.token_hex(8)}")
         try:
-            self._write(temporary, write_document(DocumentKind.SNAPSHOT, state, self._master))
+            self._write(temporary, data)
             temporary.replace(self._path)
         except BaseException:
             temporary.unlink(missing_ok=True)
