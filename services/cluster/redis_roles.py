@@ -40,7 +40,7 @@ class RoleUrls:
                 return self.worker
 
 
-_COMMON = "-@all +@connection -@dangerous -@admin +info +script|load +script|exists"
+_COMMON = "-@all +@connection -@dangerous -@admin +info +multi +discard +script|load +script|exists"
 
 _RULES = {
     RedisRole.OPERATOR: "+@read +@write -@dangerous +info +time +eval +evalsha +eval_ro +evalsha_ro ~sc:*",

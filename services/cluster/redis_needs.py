@@ -1,0 +1,95 @@
+"""The commands that each role sends, with keys of the shapes that it uses: what its user has to be allowed.
+
+Kept beside `redis_roles.py`, which grants them; a test runs one against the other.
+"""
+
+from __future__ import annotations
+
+from cache_store.domain import DomainTag
+from cache_store.index import Incarnation
+from cache_store.redis_keys import (
+    CURRENT_KEY,
+    INCARNATIONS_KEY,
+    SCHEMA_KEY,
+    blocks_key,
+    domains_key,
+    lease_key,
+    mark_key,
+)
+from cache_store.redis_session import CLAIM_SCHEMA, Command
+from services.cluster.redis_roles import RedisRole
+
+CONTROL_KEY = "sc:control"
+
+_PROBE = Incarnation("0" * 32)
+_BLOCKS = blocks_key(DomainTag(bytes(16)), _PROBE)
+_DOMAINS = domains_key(_PROBE)
+_MARK = mark_key(_PROBE)
+_LEASE = lease_key(_PROBE)
+_SHA1 = "0" * 40
+
+_SCHEMA: tuple[Command, ...] = (("PING",), ("GET", SCHEMA_KEY))
+
+_NEEDS: dict[RedisRole, tuple[Command, ...]] = {
+    RedisRole.OPERATOR: (
+        ("PING",),
+        ("HGET", CONTROL_KEY, "head"),
+        ("HGETALL", CONTROL_KEY),
+        ("HSET", CONTROL_KEY, "head", ""),
+        ("HDEL", CONTROL_KEY, "head"),
+        ("EVAL", "return 0", 1, CONTROL_KEY),
+    ),
+    RedisRole.ROUTER: (
+        *_SCHEMA,
+        ("HGET", CONTROL_KEY, "head"),
+        ("HGETALL", CONTROL_KEY),
+        ("HGETALL", CURRENT_KEY),
+        ("MGET", _LEASE),
+        ("EVALSHA_RO", _SHA1, 1, _BLOCKS),
+        ("EVAL_RO", "return 0", 1, _BLOCKS),
+        ("SISMEMBER", _BLOCKS, ""),
+    ),
+    RedisRole.WORKER: (
+        *_SCHEMA,
+        CLAIM_SCHEMA,
+        ("SADD", INCARNATIONS_KEY, _PROBE),
+        ("SREM", INCARNATIONS_KEY, _PROBE),
+        ("SRANDMEMBER", INCARNATIONS_KEY, 1),
+        ("SADD", _BLOCKS, ""),
+        ("SREM", _BLOCKS, ""),
+        ("EXISTS", _BLOCKS),
+        ("UNLINK", _BLOCKS),
+        ("SADD", _DOMAINS, ""),
+        ("SREM", _DOMAINS, ""),
+        ("SMEMBERS", _DOMAINS),
+        ("UNLINK", _DOMAINS),
+        ("SET", _MARK, 1, "GET"),
+        ("UNLINK", _MARK),
+        ("EVALSHA", _SHA1, 2, CURRENT_KEY, _LEASE),
+        ("EVAL", "return 0", 2, CURRENT_KEY, _LEASE),
+        ("TIME",),
+        ("HGET", CURRENT_KEY, ""),
+        ("HSET", CURRENT_KEY, "", ""),
+        ("HDEL", CURRENT_KEY, ""),
+        ("HRANDFIELD", CURRENT_KEY, 1, "WITHVALUES"),
+        ("SET", _LEASE, "", "PX", 1, "GET"),
+        ("EXISTS", _LEASE),
+        ("DEL", _LEASE),
+    ),
+}
+
+_EXCESS: dict[RedisRole, tuple[Command, ...]] = {
+    RedisRole.OPERATOR: (("FLUSHALL",), ("CONFIG", "GET", "*")),
+    RedisRole.ROUTER: (("HSET", CONTROL_KEY, "head", ""), ("SADD", _BLOCKS, ""), ("SCAN", "0"), ("FLUSHALL",)),
+    RedisRole.WORKER: (("HGETALL", CONTROL_KEY), ("SCAN", "0"), ("FLUSHALL",)),
+}
+
+
+def needed_commands(role: RedisRole) -> tuple[Command, ...]:
+    """What `role` sends."""
+    return _NEEDS[role]
+
+
+def excessive_commands(role: RedisRole) -> tuple[Command, ...]:
+    """What a user of `role` could do harm with."""
+    return _EXCESS[role]
