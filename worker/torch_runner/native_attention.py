@@ -17,7 +17,7 @@ from torch import Tensor
 from worker.model_files.layers import LayerSpec
 from worker.torch_runner.compiler import Compiler
 from worker.torch_runner.hook import LayerAttention
-from worker.torch_runner.kernel_build import KernelBuildError, build_kernel
+from worker.torch_runner.kernel_build import build_kernel
 from worker.torch_runner.pools import KvPools
 from worker.torch_runner.step_batch import GroupBatch, StepBatch
 
@@ -162,6 +162,3 @@ def _dense_last(tensor: Tensor) -> Tensor:
 def _address(values: npt.NDArray[np.int32] | npt.NDArray[np.int64]) -> int:
     assert values.flags.c_contiguous
     return int(values.ctypes.data)
-
-
-__all__ = ["KernelBuildError", "NativeAttention"]

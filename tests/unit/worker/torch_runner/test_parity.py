@@ -12,15 +12,15 @@ import torch
 from tests.support.reference import Reference, generate
 from tests.support.step_driver import Driver, Track
 from tests.support.tiny_models import NAMES, VOCAB_SIZE
-from worker.torch_runner.choose_attention import best_attention
 from worker.torch_runner.contiguous import ContiguousRunner
+from worker.torch_runner.fastest import fastest_attention
 from worker.torch_runner.gather_attention import GatherAttention
 from worker.torch_runner.loader import LoadedModel
 from worker.torch_runner.paged import PagedRunner
 
 NUM_NEW = 24
 TOLERANCE = 1e-4
-BACKENDS = ("gather", "best")
+BACKENDS = ("gather", "fastest")
 
 
 def tokens(count: int, seed: int) -> list[int]:
@@ -33,7 +33,7 @@ def paged_driver(model: LoadedModel, backend: str, num_blocks: int = 64) -> Driv
     runner = PagedRunner(
         model,
         num_blocks,
-        GatherAttention() if backend == "gather" else best_attention(model),
+        GatherAttention() if backend == "gather" else fastest_attention(model),
         fill=math.nan,
         observer=lambda plan, logits: observers[0].observe(plan, logits),
     )

@@ -10,13 +10,14 @@ from worker.model_files.digests import default_cache_dir
 from worker.torch_runner.attention_backend import AttentionBackend
 from worker.torch_runner.compiler import find_compiler
 from worker.torch_runner.gather_attention import GatherAttention
+from worker.torch_runner.kernel_build import KernelBuildError
 from worker.torch_runner.loader import LoadedModel, ModelDtype
-from worker.torch_runner.native_attention import KernelBuildError, NativeAttention
+from worker.torch_runner.native_attention import NativeAttention
 
 _log = structlog.get_logger(__name__)
 
 
-def best_attention(model: LoadedModel, num_threads: int = 1, cache_dir: Path | None = None) -> AttentionBackend:
+def fastest_attention(model: LoadedModel, num_threads: int = 1, cache_dir: Path | None = None) -> AttentionBackend:
     """The fastest back end for `model` here; the reason is logged where it is the slower one."""
     reason = _against_native(model)
     compiler = find_compiler()
