@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from stemcache.v1 import inference_pb2 as pb
 
+from cache_store.registry import WorkerRecord
 from cache_store.tokens import count
 from services.router import generation as g
 
@@ -120,3 +121,20 @@ def response(
         route=route(started),
         seed=started.seed,
     )
+
+
+def models(workers: Iterable[WorkerRecord]) -> list[pb.Model]:
+    """The models of `workers`, by name; of several workers of one model the first tells its geometry."""
+    by_name: dict[str, WorkerRecord] = {}
+    for worker in workers:
+        by_name.setdefault(worker.model, worker)
+    return [
+        pb.Model(
+            name=name,
+            block_size=worker.block_size,
+            max_model_len=worker.max_model_len,
+            kv_bytes_per_token=worker.kv_bytes_per_token,
+            vocab_size=worker.vocab_size,
+        )
+        for name, worker in sorted(by_name.items())
+    ]

@@ -83,6 +83,10 @@ class Planner:
             raise UnavailableError(f"no worker serves model {model!r} now", RENEW_S)
         return records
 
+    def workers(self) -> tuple[WorkerRecord, ...]:
+        """All workers, by worker id."""
+        return self._view.records()
+
     async def plan(self, tenant: Tenant, spec: GenerationSpec) -> Plan:
         """Raises InvalidRequestError, NotFoundError, UnavailableError."""
         model = self.model_named(spec.model)

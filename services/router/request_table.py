@@ -13,12 +13,19 @@ import uuid
 from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, replace
+from enum import StrEnum
 
 import structlog
 
 from cache_store.clock import Clock
 from cache_store.domain import TenantId
-from cache_store.errors import AlreadyExistsError, CancelledRequestError, StemcacheError
+from cache_store.errors import (
+    AlreadyExistsError,
+    CancelledRequestError,
+    StemcacheError,
+    UnavailableError,
+    WorkerLostError,
+)
 from cache_store.tokens import pack
 from services.router.generation import Finished, FinishReason, GenerationEvent, Piece
 from services.router.limits import Concurrency
@@ -27,6 +34,8 @@ from services.router.results import KeptResults, ResultKey
 
 GRACE_S = 1.0
 """How long a generation with a client-chosen id runs on without a caller."""
+
+CLOSING_RETRY_AFTER_S = 1.0
 
 _log = structlog.get_logger()
 
@@ -46,6 +55,14 @@ Start = Callable[[str], AsyncGenerator[GenerationEvent, None]]
 """The events of the generation, under that request id."""
 
 
+class _Cancel(StrEnum):
+    """Why a generation was cancelled."""
+
+    CLIENT = "client"
+    ABANDONED = "abandoned"
+    CLOSING = "closing"
+
+
 class _Run:
     """A generation, its callers, and what ends it."""
 
@@ -56,9 +73,15 @@ class _Run:
         self.grace_s = grace_s
         self.progress = Progress()
         self.num_callers = 0
-        self.cancelled_by_client = False
+        self.cancelled = _Cancel.ABANDONED
         self.is_retired = False
         self.farewell: asyncio.TimerHandle | None = None
+
+    def cancel(self, why: _Cancel) -> None:
+        """Ends the task; the first reason stands."""
+        if not self.task.cancelling():
+            self.cancelled = why
+        self.task.cancel()
 
     def stay(self) -> None:
         """Somebody is there again."""
@@ -119,8 +142,7 @@ class RequestTable:
         run = self._runs.get(ResultKey(tenant, request_id))
         if run is None:
             return False
-        run.cancelled_by_client = True
-        run.task.cancel()
+        run.cancel(_Cancel.CLIENT)
         return True
 
     async def idle(self) -> None:
@@ -130,9 +152,9 @@ class RequestTable:
             await asyncio.sleep(0)  # the tasks' callbacks
 
     async def close(self) -> None:
-        """Ends everything that runs."""
+        """Ends everything that runs, so that callers know to go elsewhere."""
         for run in (*self._runs.values(), *self._abandoned):
-            run.task.cancel()
+            run.cancel(_Cancel.CLOSING)
         await self.idle()
 
     def check_invariants(self) -> None:
@@ -177,8 +199,8 @@ class RequestTable:
         started = run.progress.started
         if run.progress.has_ended:
             return
-        if not run.cancelled_by_client or started is None:
-            run.progress.fail(CancelledRequestError("the generation was cancelled"))
+        if run.cancelled is not _Cancel.CLIENT or started is None:
+            run.progress.fail(_cancel_error(run))
             return
         for sample in run.progress.samples():
             if sample.finish is None:
@@ -192,7 +214,7 @@ class RequestTable:
             return
         run.is_retired = True
         if not run.progress.has_ended:
-            run.progress.fail(CancelledRequestError("the generation was cancelled"))
+            run.progress.fail(_cancel_error(run))
         run.stay()
         self._places.release(run.key.tenant)
         if run in self._abandoned:
@@ -214,12 +236,20 @@ class RequestTable:
     def _abandon(self, run: _Run) -> None:
         del self._runs[run.key]
         self._abandoned.add(run)
-        run.task.cancel()
+        run.cancel(_Cancel.ABANDONED)
 
 
 def _require_same(given: bytes, known: bytes) -> None:
     if given != known:
         raise AlreadyExistsError("this request_id was used for a request with another body; choose another id")
+
+
+def _cancel_error(run: _Run) -> StemcacheError:
+    if run.cancelled is not _Cancel.CLOSING:
+        return CancelledRequestError("the generation was cancelled")
+    if run.progress.started is None:
+        return UnavailableError("this router is stopping; ask another one", CLOSING_RETRY_AFTER_S)
+    return WorkerLostError("this router stopped while it answered")
 
 
 def _require_end(progress: Progress) -> None:

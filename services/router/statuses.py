@@ -59,6 +59,11 @@ def to_status(error: Exception) -> Status:
     return Status(grpc.StatusCode.INTERNAL, INTERNAL_MESSAGE, ())
 
 
+def status_name(error: BaseException) -> str:
+    """Name of the status that `error` ends a call with; leaving early is CANCELLED."""
+    return to_status(error).code.name if isinstance(error, Exception) else grpc.StatusCode.CANCELLED.name
+
+
 async def abort_with(context: grpc.aio.ServicerContext[Any, Any], error: Exception) -> NoReturn:
     """Ends the call with the status of `error`."""
     status = to_status(error)

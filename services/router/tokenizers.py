@@ -101,6 +101,10 @@ class Tokenizers:
         """Models with a tokenizer."""
         return tuple(self._by_model)
 
+    def digests(self) -> Mapping[str, str]:
+        """Names of the tokenizers, by model."""
+        return {model: tokenizer.digest for model, tokenizer in self._by_model.items()}
+
     def get(self, model: str) -> Tokenizer | None:
         """None for a model that takes token ids only."""
         return self._by_model.get(model)
@@ -118,11 +122,20 @@ class Tokenizers:
             raise InvalidRequestError("prompt", "the prompt gives no tokens; at least one is needed")
         return tokens
 
+    async def decode_all(self, model: str, token_ids: Sequence[int]) -> str:
+        """Text of any length, with special tokens. Raises InvalidRequestError for a model without a tokenizer."""
+        tokenizer = self.required(model)
+        if len(token_ids) <= INLINE_CHARS:
+            return tokenizer.decode_all(token_ids)
+        return await asyncio.get_running_loop().run_in_executor(self._threads, tokenizer.decode_all, token_ids)
+
     def required(self, model: str) -> Tokenizer:
         """Raises InvalidRequestError for a model without a tokenizer."""
         tokenizer = self.get(model)
         if tokenizer is None:
-            raise InvalidRequestError("prompt", f"model {model!r} has no tokenizer here; send token_ids")
+            raise InvalidRequestError(
+                "model", f"model {model!r} has no tokenizer here; it takes and gives token ids only"
+            )
         return tokenizer
 
     def close(self) -> None:

@@ -243,6 +243,18 @@ async def test_a_clients_cancel_ends_with_what_was_made(table: RequestTable) -> 
         assert kept.progress.samples()[0].finish is FinishReason.CANCELLED
 
 
+async def test_closing_sends_callers_elsewhere_and_keeps_what_they_have(table: RequestTable) -> None:
+    before, after = Source(), Source()
+    after.put(STARTED, piece(1))
+    callers = [asyncio.create_task(tokens(table, source, call(None))) for source in (before, after)]
+    await settle()
+    await table.close()
+    with pytest.raises(UnavailableError):
+        await callers[0]
+    with pytest.raises(WorkerLostError):
+        await callers[1]
+
+
 async def test_a_cancel_before_the_first_step_of_the_task_is_not_lost(table: RequestTable) -> None:
     source = Source()
     async with table.attach(call(), source) as attached:

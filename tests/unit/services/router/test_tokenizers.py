@@ -70,7 +70,7 @@ async def test_long_texts_give_the_same_tokens_in_a_thread(folder: Path) -> None
 async def test_a_model_without_a_tokenizer_takes_token_ids_only() -> None:
     tokenizers = Tokenizers({})
     assert await tokenizers.encode("m", TokenPrompt(pack([5]))) == pack([5])
-    with pytest.raises(InvalidRequestError, match="token_ids"):
+    with pytest.raises(InvalidRequestError, match="token ids only"):
         await tokenizers.encode("m", TextPrompt("x"))
     tokenizers.close()
 

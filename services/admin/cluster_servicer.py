@@ -1,0 +1,132 @@
+"""ClusterService: how this router and its workers are, and the record of a recent request with its terms.
+
+Only reads; owns no state. Who may call it is decided before it, by `AdminAuthInterceptor`.
+"""
+
+from __future__ import annotations
+
+import math
+from importlib.metadata import version
+from typing import Any, Protocol, TypeAlias
+
+import grpc
+from stemcache.admin.v1 import admin_pb2 as pb
+from stemcache.admin.v1.admin_pb2_grpc import ClusterServiceServicer
+
+from cache_store.errors import NotFoundError
+from cache_store.registry import WorkerRecord
+from services.router.messages import duration, timestamp
+from services.router.records import Arrived, Ended, FirstToken, RequestRecord, RequestRecords, Routed
+from services.router.registry_view import RegistryView
+from services.router.routing import RouteTerm
+from services.router.statuses import abort_with
+from services.tenants.directory import TenantDirectory
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # in quotes: a generic to the type checker only
+
+_NEVER_S = 86_400.0 * 365
+"""Age of control data that was never read: a duration knows no infinity."""
+
+
+class Running(Protocol):
+    """Whoever knows how many generations run."""
+
+    @property
+    def num_running(self) -> int: ...
+
+
+class ClusterServicer(ClusterServiceServicer):
+    """The service."""
+
+    def __init__(
+        self, directory: TenantDirectory, view: RegistryView, running: Running, records: RequestRecords
+    ) -> None:
+        self._directory = directory
+        self._view = view
+        self._running = running
+        self._records = records
+
+    async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
+        age_s = self._directory.age_s()
+        return pb.GetStatusResponse(
+            version=version("stemcache"),
+            degraded=self._directory.is_stale or not self._view.is_reachable,
+            control_age=duration(age_s if math.isfinite(age_s) else _NEVER_S),
+            control_generation=self._directory.generation,
+            workers=[_worker(record) for record in self._view.records()],
+            refused_workers=self._view.refused,
+            running_requests=self._running.num_running,
+        )
+
+    async def GetRequestRecord(
+        self, request: pb.GetRequestRecordRequest, context: Context
+    ) -> pb.GetRequestRecordResponse:
+        record = self._records.find(request.tenant, request.request_id)
+        if record is None:
+            error = NotFoundError("this router remembers no such request; it keeps the last ones that it ran itself")
+            await abort_with(context, error)
+        return _record(record)
+
+
+def _worker(record: WorkerRecord) -> pb.Worker:
+    return pb.Worker(
+        worker_id=record.worker_id,
+        incarnation=record.incarnation,
+        address=record.address,
+        model=record.model,
+        running_requests=record.load.running_requests,
+        waiting_requests=record.load.waiting_requests,
+        used_blocks=record.load.used_blocks,
+        total_blocks=record.num_blocks,
+        block_size=record.block_size,
+        kv_bytes_per_token=record.kv_bytes_per_token,
+        max_model_len=record.max_model_len,
+        max_num_sequences=record.max_num_sequences,
+        prefill_tokens_per_s=record.load.prefill_tokens_per_s,
+    )
+
+
+def _record(record: RequestRecord) -> pb.GetRequestRecordResponse:
+    """All entries together."""
+    message = pb.GetRequestRecordResponse(tenant=record.tenant_name, request_id=record.request_id)
+    for entry in record.entries:
+        match entry:
+            case Arrived():
+                message.model = entry.model
+                message.receive_time.CopyFrom(timestamp(entry.receive_unix_s))
+            case Routed():
+                _add_route(message, entry)
+            case FirstToken():
+                message.cached_tokens = entry.cached_tokens
+            case Ended():
+                _add_end(message, entry)
+    return message
+
+
+def _add_route(message: pb.GetRequestRecordResponse, entry: Routed) -> None:
+    message.prompt_tokens = entry.prompt_tokens
+    message.attempts += 1
+    message.degraded = entry.degraded
+    message.route_duration.CopyFrom(duration(entry.route_s))
+    del message.terms[:]
+    message.terms.extend(_term(term) for term in entry.terms)
+
+
+def _add_end(message: pb.GetRequestRecordResponse, entry: Ended) -> None:
+    message.status = entry.status
+    message.completion_tokens = entry.completion_tokens
+    if entry.timings is not None:
+        message.queue_duration.CopyFrom(duration(entry.timings.queue_s))
+        message.prefill_duration.CopyFrom(duration(entry.timings.prefill_s))
+        message.decode_duration.CopyFrom(duration(entry.timings.decode_s))
+        message.preemptions = entry.timings.preemptions
+
+
+def _term(term: RouteTerm) -> pb.RouteTerm:
+    return pb.RouteTerm(
+        worker_id=term.worker_id,
+        matched_tokens=term.matched_tokens,
+        queue_s=term.queue_s,
+        prefill_s=term.prefill_s,
+        cost=term.cost,
+    )

@@ -1,0 +1,206 @@
+"""Puts a router together and runs it: both ports, the tasks behind them, and an end in order.
+
+The composition root of the process: the only module that knows all parts. SIGTERM means: not ready, take nothing new,
+let what runs end within its time, then close.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+
+import grpc
+import structlog
+from grpc_health.v1 import health
+
+from cache_store.clock import Clock
+from cache_store.errors import PreconditionError
+from cache_store.redis_index import RedisIndexReader
+from cache_store.redis_registry import RedisRegistryReader
+from cache_store.redis_session import RedisSession
+from services.admin.cluster_servicer import ClusterServicer
+from services.admin.tenant_servicer import TenantServicer
+from services.router.dispatch import Dispatcher
+from services.router.generations import Generations
+from services.router.limits import Concurrency
+from services.router.planning import Planner
+from services.router.readiness import Readiness
+from services.router.records import RequestRecords
+from services.router.registry_view import RegistryView
+from services.router.request_table import RequestTable
+from services.router.results import KeptResults, ResultBounds
+from services.router.servers import admin_server, public_server
+from services.router.servicer import InferenceServicer
+from services.router.statuses import status_name
+from services.router.tokenizers import load_tokenizers
+from services.router.worker_client import WorkerPool
+from services.settings import Address, RouterSettings
+from services.tenants.directory import TenantDirectory
+from services.tenants.master_key import MasterKey, cluster_key, from_file, from_value
+from services.tenants.redis_connect import control_store
+from services.tenants.snapshot import SnapshotFile
+from services.tenants.sync import DirectorySync
+
+STOP_GRACE_S = 2.0
+"""For the last messages of calls that have ended, and for streams of the health service."""
+
+EXPIRE_S = 5.0
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class _Parts:
+    """What a running router consists of."""
+
+    directory: TenantDirectory
+    sync: DirectorySync
+    view: RegistryView
+    table: RequestTable
+    results: KeptResults
+    generations: Generations
+    readiness: Readiness
+    public: grpc.aio.Server
+    admin: grpc.aio.Server
+
+
+class Router:
+    """A running router. Made by `running_router`."""
+
+    def __init__(self, parts: _Parts, address: Address, admin_address: Address, drain_s: float) -> None:
+        self._parts = parts
+        self._drain_s = drain_s
+        self._stop = asyncio.Event()
+        self.address = address
+        """Where tenants call."""
+        self.admin_address = admin_address
+        """Where the operator calls."""
+
+    @property
+    def table(self) -> RequestTable:
+        """Generations, for inspection."""
+        return self._parts.table
+
+    def stop(self) -> None:
+        """Asks for an end in order; `run` returns after it."""
+        self._stop.set()
+
+    async def run(self) -> None:
+        """Serves until `stop` is called. Raises what ended one of its tasks."""
+        tasks = [asyncio.create_task(run(), name=name) for name, run in self._background().items()]
+        stop = asyncio.create_task(self._stop.wait(), name="stop")
+        try:
+            await asyncio.wait((stop, *tasks), return_when=asyncio.FIRST_COMPLETED)
+            await self._end()
+        finally:
+            for task in (stop, *tasks):
+                task.cancel()
+            outcomes = await asyncio.gather(*tasks, return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, Exception):
+                raise outcome
+
+    def _background(self) -> dict[str, Callable[[], Coroutine[None, None, None]]]:
+        parts = self._parts
+        return {
+            "control-sync": parts.sync.run,
+            "registry-view": parts.view.run,
+            "readiness": parts.readiness.run,
+            "expire-results": self._expire,
+        }
+
+    async def _expire(self) -> None:
+        while True:
+            await asyncio.sleep(EXPIRE_S)
+            self._parts.results.expire()
+
+    async def _end(self) -> None:
+        parts = self._parts
+        _log.info("router.draining", running_requests=parts.table.num_running)
+        await parts.readiness.drain()
+        await parts.generations.drain(self._drain_s)
+        if parts.table.num_running:
+            _log.warning("router.drain_deadline", running_requests=parts.table.num_running)
+        await parts.table.close()
+        await asyncio.gather(parts.public.stop(STOP_GRACE_S), parts.admin.stop(STOP_GRACE_S))
+        _log.info("router.stopped")
+
+
+@asynccontextmanager
+async def running_router(settings: RouterSettings, clock: Clock) -> AsyncIterator[Router]:
+    """A router that listens; its `run` has to be awaited for it to work.
+
+    Raises PreconditionError for a port that is taken or a model folder that does not fit, InvalidRequestError for a
+    bad key or token, and what a snapshot that cannot be used raises.
+    """
+    async with AsyncExitStack() as stack:
+        parts = await _build(settings, clock, stack)
+        stack.push_async_callback(parts.public.stop, 0)
+        stack.push_async_callback(parts.admin.stop, 0)
+        address = _bind(parts.public, settings.listen)
+        admin_address = _bind(parts.admin, settings.admin_listen)
+        await parts.public.start()
+        await parts.admin.start()
+        _log.info("router.listening", address=address, admin_address=admin_address)
+        yield Router(parts, address, admin_address, settings.limits.drain_s)
+
+
+async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) -> _Parts:
+    master = _master_key(settings)
+    tokenizers = await asyncio.to_thread(load_tokenizers, settings.models)
+    stack.callback(tokenizers.close)
+    store = await stack.enter_async_context(control_store(settings.control_redis_url, master, clock))
+    directory = TenantDirectory(clock)
+    snapshot = SnapshotFile(settings.data_dir / "router-control.json", master)
+    sync = DirectorySync(store, directory, snapshot, await asyncio.to_thread(snapshot.load), clock)
+    session = RedisSession(settings.redis_url)
+    stack.push_async_callback(session.close)
+    pool = WorkerPool()
+    stack.push_async_callback(pool.close)
+    view = RegistryView(RedisRegistryReader(session), clock, tokenizers.digests(), pool.lose)
+    planner = Planner(directory, tokenizers, view, RedisIndexReader(session))
+    limits = settings.limits
+    places = Concurrency(limits.max_requests, limits.max_requests_per_tenant)
+    results = KeptResults(clock, ResultBounds())
+    table = RequestTable(clock, places, results)
+    records = RequestRecords()
+    dispatcher = Dispatcher(pool, view, tokenizers, cluster_key(master), clock, random.SystemRandom())
+    generations = Generations(planner, dispatcher, table, records, status_name, limits.max_request_s, clock)
+    servicer = InferenceServicer(directory, generations, planner, tokenizers, limits.write_s)
+    health_servicer = health.aio.HealthServicer()
+    readiness = Readiness(health_servicer, lambda: directory.is_ready and view.is_serving)
+    return _Parts(
+        directory=directory,
+        sync=sync,
+        view=view,
+        table=table,
+        results=results,
+        generations=generations,
+        readiness=readiness,
+        public=public_server(servicer, health_servicer, limits),
+        admin=admin_server(
+            TenantServicer(store, sync), ClusterServicer(directory, view, table, records), _admin_token(settings)
+        ),
+    )
+
+
+def _master_key(settings: RouterSettings) -> MasterKey:
+    return from_file(settings.master_key_file) if settings.master_key_file else from_value(settings.master_key)
+
+
+def _admin_token(settings: RouterSettings) -> str:
+    try:
+        return settings.admin_token_file.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise PreconditionError(f"the admin token file {settings.admin_token_file} cannot be read: {error}") from error
+
+
+def _bind(server: grpc.aio.Server, address: Address) -> Address:
+    try:
+        port = server.add_insecure_port(address)
+    except RuntimeError as error:
+        raise PreconditionError(f"the router cannot listen on {address}; free the port or name another") from error
+    return Address(f"{address.rpartition(':')[0]}:{port}")

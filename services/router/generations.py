@@ -1,0 +1,168 @@
+"""Generations from admission to end: joins validation, request table, planning and dispatch, and keeps the records.
+
+Owned by one event loop. Knows no gRPC; the messages of `stemcache.v1` only as what is validated and fingerprinted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, replace
+
+import structlog
+from stemcache.v1 import inference_pb2 as pb
+
+from cache_store.clock import Clock
+from cache_store.errors import UnavailableError
+from cache_store.tokens import count
+from services.router.attempt import Job
+from services.router.dispatch import Dispatcher
+from services.router.generation import Finished, GenerationEvent, GenerationSpec, Piece, Timings
+from services.router.planning import Planner
+from services.router.records import Arrived, Ended, RequestRecord, RequestRecords
+from services.router.request_table import Attached, Call, RequestTable
+from services.router.validation import generation_spec
+from services.tenants.model import Tenant
+
+RETRY_SLACK_S = 60.0
+"""A generation that a retry may attach to outlives the deadline of its first caller by so much at most."""
+
+DRAIN_RETRY_AFTER_S = 1.0
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A call, when it came and how long its caller waits."""
+
+    receive_unix_s: float
+    receive_s: float
+    """By the monotonic clock."""
+    timeout_s: float | None
+    """None: no deadline."""
+
+
+class Generations:
+    """All generations of one router."""
+
+    def __init__(
+        self,
+        planner: Planner,
+        dispatcher: Dispatcher,
+        table: RequestTable,
+        records: RequestRecords,
+        status_name: Callable[[BaseException], str],
+        max_request_s: float,
+        clock: Clock,
+    ) -> None:
+        """`status_name`: of the status that an error ends a call with."""
+        self._planner = planner
+        self._dispatcher = dispatcher
+        self._table = table
+        self._records = records
+        self._status_name = status_name
+        self._max_request_s = max_request_s
+        self._clock = clock
+        self._is_draining = False
+
+    def arrival(self, timeout_s: float | None) -> Arrival:
+        """A call that comes now."""
+        return Arrival(self._clock.unix_s(), self._clock.monotonic_s(), timeout_s)
+
+    @asynccontextmanager
+    async def open(self, tenant: Tenant, request: pb.GenerateRequest, arrival: Arrival) -> AsyncIterator[Attached]:
+        """The generation that `request` means: a new one, or the one that it is a retry of.
+
+        Raises InvalidRequestError, AlreadyExistsError, LimitExceededError, UnavailableError.
+        """
+        spec = generation_spec(request)
+        spec = replace(spec, model=self._planner.model_named(spec.model))
+        if self._is_draining:
+            raise UnavailableError("this router is draining; ask another one", DRAIN_RETRY_AFTER_S)
+        call = Call(tenant.id, spec.request_id, _fingerprint(request))
+
+        def start(request_id: str) -> AsyncGenerator[GenerationEvent, None]:
+            return self._run(tenant, request_id, spec, arrival)
+
+        async with self._table.attach(call, start) as attached:
+            yield attached
+
+    def cancel(self, tenant: Tenant, request_id: str) -> bool:
+        """Ends a running generation of the tenant. False where it has none of that id."""
+        return self._table.cancel(tenant.id, request_id)
+
+    async def drain(self, deadline_s: float) -> None:
+        """Takes nothing new and waits for what runs, at most `deadline_s`."""
+        self._is_draining = True
+        try:
+            async with asyncio.timeout(deadline_s):
+                await self._table.idle()
+        except TimeoutError:
+            return
+
+    async def _run(
+        self, tenant: Tenant, request_id: str, spec: GenerationSpec, arrival: Arrival
+    ) -> AsyncGenerator[GenerationEvent, None]:
+        record = self._records.open(tenant.name, request_id)
+        ending = _Ending(record)
+        try:
+            record.add(Arrived(arrival.receive_unix_s, spec.model))
+            plan = await self._planner.plan(tenant, spec)
+            job = Job(
+                request_id=request_id,
+                spec=spec,
+                plan=plan,
+                record=record,
+                receive_unix_s=arrival.receive_unix_s,
+                receive_s=arrival.receive_s,
+                deadline_s=self._deadline_s(spec, arrival),
+            )
+            async with aclosing(self._dispatcher.run(job)) as events:
+                async for event in events:
+                    ending.note(event)
+                    yield event
+        except BaseException as error:
+            ending.end(self._status_name(error), None)
+            raise
+
+    def _deadline_s(self, spec: GenerationSpec, arrival: Arrival) -> float:
+        latest_s = arrival.receive_s + self._max_request_s
+        if arrival.timeout_s is None:
+            return latest_s
+        slack_s = RETRY_SLACK_S if spec.request_id else 0.0
+        return min(latest_s, arrival.receive_s + arrival.timeout_s + slack_s)
+
+
+class _Ending:
+    """Writes the end of a request into its record, once."""
+
+    def __init__(self, record: RequestRecord) -> None:
+        self._record = record
+        self._completion_tokens = 0
+        self._has_ended = False
+
+    def note(self, event: GenerationEvent) -> None:
+        """The record has the end before the caller does."""
+        if isinstance(event, Piece):
+            self._completion_tokens += count(event.tokens)
+        elif isinstance(event, Finished):
+            self.end("OK", event.timings)
+
+    def end(self, status: str, timings: Timings | None) -> None:
+        if not self._has_ended:
+            self._has_ended = True
+            self._record.add(Ended(status, self._completion_tokens, timings))
+            _log.info(
+                "request.ended",
+                tenant=self._record.tenant_name,
+                request_id=self._record.request_id,
+                status=status,
+                completion_tokens=self._completion_tokens,
+            )
+
+
+def _fingerprint(request: pb.GenerateRequest) -> bytes:
+    return hashlib.blake2b(request.SerializeToString(deterministic=True), digest_size=16).digest()

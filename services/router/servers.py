@@ -1,0 +1,60 @@
+"""The two gRPC servers of a router: for tenants and for the operator. Knows what each port offers and its bounds."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+from stemcache.admin.v1 import admin_pb2, admin_pb2_grpc
+from stemcache.v1 import inference_pb2_grpc
+
+from services.admin.auth import AdminAuthInterceptor
+from services.admin.cluster_servicer import ClusterServicer
+from services.admin.tenant_servicer import TenantServicer
+from services.router.readiness import SERVICE
+from services.router.servicer import InferenceServicer
+from services.settings import RouterLimits
+
+_ADMIN_MESSAGE_BYTES = 64 << 20
+_CALLS_PER_REQUEST = 4
+"""Retries that attach, and calls that are no generations."""
+
+_ADMIN_SERVICES: tuple[str, ...] = tuple(
+    admin_pb2.DESCRIPTOR.services_by_name[name].full_name for name in ("TenantAdminService", "ClusterService")
+)
+
+
+def public_server(servicer: InferenceServicer, health_servicer: Any, limits: RouterLimits) -> grpc.aio.Server:
+    """Tenants' port: inference, health, reflection. `health_servicer`: grpc_health's, which has no types."""
+    server = grpc.aio.server(
+        options=_options(limits.max_message_bytes),
+        maximum_concurrent_rpcs=_CALLS_PER_REQUEST * limits.max_requests,
+    )
+    inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, server)
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
+    reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    return server
+
+
+def admin_server(tenants: TenantServicer, cluster: ClusterServicer, admin_token: str) -> grpc.aio.Server:
+    """The operator's port: tenants, cluster, health, reflection; all of it behind the admin token."""
+    server = grpc.aio.server(interceptors=[AdminAuthInterceptor(admin_token)], options=_options(_ADMIN_MESSAGE_BYTES))
+    admin_pb2_grpc.add_TenantAdminServiceServicer_to_server(tenants, server)
+    admin_pb2_grpc.add_ClusterServiceServicer_to_server(cluster, server)
+    health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
+    reflection.enable_server_reflection((*_ADMIN_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    return server
+
+
+def _options(max_message_bytes: int) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", max_message_bytes),
+        ("grpc.max_send_message_length", -1),
+        ("grpc.max_concurrent_streams", 1_000),
+        ("grpc.so_reuseport", 0),
+        ("grpc.keepalive_time_ms", 30_000),
+        ("grpc.keepalive_timeout_ms", 10_000),
+        ("grpc.http2.min_ping_interval_without_data_ms", 5_000),
+    ]

@@ -1,0 +1,161 @@
+"""InferenceService: from calls to generations and back. Thin: what it decides is who is calling.
+
+Every error leaves through the status table. Owns no state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+from functools import wraps
+from typing import Any, TypeAlias, TypeVar
+
+import grpc
+from stemcache.v1 import inference_pb2 as pb
+from stemcache.v1.inference_pb2_grpc import InferenceServiceServicer
+
+from cache_store.errors import DeadlineError, WorkerLostError
+from cache_store.tokens import count, unpack
+from services.router import messages
+from services.router.credentials import api_key_of
+from services.router.generation import Finished, GenerationEvent, GenerationLostError, Piece, Started
+from services.router.generations import Generations
+from services.router.planning import Planner
+from services.router.progress import Progress
+from services.router.request_table import Attached
+from services.router.statuses import abort_with
+from services.router.tokenizers import Tokenizers
+from services.router.validation import check_vocabulary, packed_tokens, prompt_of, required_request_id
+from services.tenants.directory import TenantDirectory
+from services.tenants.model import Tenant
+
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # in quotes: a generic to the type checker only
+Request = TypeVar("Request")
+Response = TypeVar("Response")
+Method = Callable[["InferenceServicer", Request, Context], Awaitable[Response]]
+
+
+def _answered(method: Method[Request, Response]) -> Method[Request, Response]:
+    """Ends the call with the status of whatever `method` raises."""
+
+    @wraps(method)
+    async def answered(self: InferenceServicer, request: Request, context: Context) -> Response:
+        try:
+            return await method(self, request, context)
+        except Exception as error:  # the edge: nothing may leave without a status of the table
+            await abort_with(context, error)
+
+    return answered
+
+
+class InferenceServicer(InferenceServiceServicer):
+    """The service that tenants call."""
+
+    def __init__(
+        self,
+        directory: TenantDirectory,
+        generations: Generations,
+        planner: Planner,
+        tokenizers: Tokenizers,
+        write_s: float,
+    ) -> None:
+        """`write_s`: how long a caller may leave a message unread."""
+        self._directory = directory
+        self._generations = generations
+        self._planner = planner
+        self._tokenizers = tokenizers
+        self._write_s = write_s
+
+    @_answered
+    async def Generate(self, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:
+        arrival = self._generations.arrival(context.time_remaining())
+        tenant = self._tenant(context)
+        async with self._generations.open(tenant, request, arrival) as attached:
+            finished = await _ended(attached.progress)
+            started = attached.progress.started
+            assert started is not None
+            return messages.response(attached.request_id, started, attached.progress.samples(), finished)
+
+    @_answered
+    async def GenerateStream(  # type: ignore[override]  # writing, so that leaving early runs `finally` at once
+        self, request: pb.GenerateStreamRequest, context: Context
+    ) -> None:
+        arrival = self._generations.arrival(context.time_remaining())
+        tenant = self._tenant(context)
+        async with (
+            self._generations.open(tenant, request.request, arrival) as attached,
+            aclosing(_events(attached.progress)) as events,
+        ):
+            async for event in events:
+                if (message := _message(attached, event)) is not None:
+                    await self._write(context, message)
+
+    @_answered
+    async def CancelGeneration(
+        self, request: pb.CancelGenerationRequest, context: Context
+    ) -> pb.CancelGenerationResponse:
+        tenant = self._tenant(context)
+        was_running = self._generations.cancel(tenant, required_request_id(request.request_id))
+        return pb.CancelGenerationResponse(was_running=was_running)
+
+    @_answered
+    async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
+        self._tenant(context)
+        prompt = prompt_of(request.prompt)
+        model = self._planner.model_named(request.model)
+        worker = self._planner.workers_of(model)[0]
+        tokens = await self._tokenizers.encode(model, prompt)
+        check_vocabulary("prompt.token_ids", tokens, worker.vocab_size)
+        blocks = count(tokens) // worker.block_size
+        return pb.TokenizeResponse(token_ids=messages.token_ids(tokens), block_count=blocks)
+
+    @_answered
+    async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:
+        self._tenant(context)
+        tokens = packed_tokens("token_ids", request.token_ids)
+        model = self._planner.model_named(request.model)
+        check_vocabulary("token_ids", tokens, self._planner.workers_of(model)[0].vocab_size)
+        return pb.DetokenizeResponse(text=await self._tokenizers.decode_all(model, unpack(tokens)))
+
+    @_answered
+    async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
+        self._tenant(context)
+        return pb.ListModelsResponse(models=messages.models(self._planner.workers()))
+
+    def _tenant(self, context: Context) -> Tenant:
+        return self._directory.authenticate(api_key_of(context.invocation_metadata() or ()))
+
+    async def _write(self, context: Context, message: pb.GenerateStreamResponse) -> None:
+        try:
+            async with asyncio.timeout(self._write_s):
+                await context.write(message)
+        except TimeoutError:
+            raise DeadlineError(f"the stream was not read for {self._write_s:g} s") from None
+
+
+async def _ended(progress: Progress) -> Finished:
+    try:
+        return await progress.ended()
+    except WorkerLostError as error:
+        raise GenerationLostError(str(error), progress.samples()) from None
+
+
+async def _events(progress: Progress) -> AsyncGenerator[GenerationEvent, None]:
+    try:
+        async for event in progress.events():
+            yield event
+    except WorkerLostError as error:
+        raise GenerationLostError(str(error), progress.samples()) from None
+
+
+def _message(attached: Attached, event: GenerationEvent) -> pb.GenerateStreamResponse | None:
+    match event:
+        case Started():
+            return messages.started_event(attached.request_id, event)
+        case Piece():
+            return messages.delta_event(attached.request_id, event) if event.tokens or event.text else None
+        case Finished():
+            started = attached.progress.started
+            assert started is not None
+            return messages.finished_event(attached.request_id, started, attached.progress.samples(), event)
