@@ -21,6 +21,19 @@ _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.%]+\]|[^\s:\[\]]+):(?P<port>\d{1,5})")
 _REDIS_SCHEMES = ("redis://", "rediss://", "unix://")
 
 
+_RAY_ENVIRONMENT = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_gcs_rpc_server_reconnect_timeout_s": "600",  # by default a driver ends itself a minute after losing the GCS
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+}
+
+
+def set_ray_environment() -> None:
+    """Sets what Ray takes from the environment only, for this process and its children. Values set before stay."""
+    for name, value in _RAY_ENVIRONMENT.items():
+        os.environ.setdefault(name, value)
+
+
 @dataclass(frozen=True, slots=True)
 class RouterLimits:
     """What a router takes at most."""

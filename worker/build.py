@@ -3,11 +3,21 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 
 from cache_store.errors import InvalidRequestError
+from cache_store.index import IndexUnavailableError
+from cache_store.redis_index import RedisIndexWriter
+from cache_store.redis_registry import RedisRegistryWriter
+from cache_store.redis_session import REDIS_ERRORS, RedisSession
+from cache_store.redis_sweep import sweep_dead
 from worker.config import KvBytes, PoolSize, RunnerKind, WorkerConfig
 from worker.digest_runner import DigestRunner, Durations, digest_model
+from worker.publisher import Stores
 from worker.runner import Runner
+
+BLOCK_SIZE = 16
+"""Tokens per block of the paged runner."""
 
 
 def build_runner(config: WorkerConfig) -> Runner:
@@ -16,8 +26,36 @@ def build_runner(config: WorkerConfig) -> Runner:
     Raises InvalidRequestError, which names what is wrong with the model folder or with the size of the pool.
     """
     if config.runner is RunnerKind.PAGED:
-        raise InvalidRequestError("runner", "this build has no paged runner; the digest runner works")
-    model = digest_model()
+        return _build_paged(config)
+    return _build_digest(config)
+
+
+def connect_stores(config: WorkerConfig) -> Stores:
+    """Index and registry in Redis. Connects at the first call, so Redis may be away."""
+    session = RedisSession(config.redis_url)
+
+    async def sweep() -> None:
+        try:
+            await sweep_dead(session)
+        except REDIS_ERRORS as error:
+            raise IndexUnavailableError(str(error)) from error
+
+    return Stores(RedisIndexWriter(session), RedisRegistryWriter(session), sweep, session.close)
+
+
+def _build_paged(config: WorkerConfig) -> Runner:
+    from worker.torch_runner.gather_attention import GatherAttention  # imports torch
+    from worker.torch_runner.loader import load_model
+    from worker.torch_runner.paged import PagedRunner
+
+    assert config.model_folder is not None, "checked by WorkerConfig"
+    model = load_model(config.model_folder, config.cache_dir, config.device, name=config.model_name)
+    num_blocks = num_blocks_of(config.pool, model.geometry(BLOCK_SIZE).bytes_per_block)
+    return PagedRunner(model, num_blocks, GatherAttention(), BLOCK_SIZE, num_threads=config.torch_threads)
+
+
+def _build_digest(config: WorkerConfig) -> Runner:
+    model = replace(digest_model(), name=config.model_name)
     num_blocks = num_blocks_of(config.pool, model.geometry.bytes_per_block)
     return DigestRunner(model, num_blocks, Durations(config.digest_step_s, config.digest_token_s), time.sleep)
 

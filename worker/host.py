@@ -72,7 +72,7 @@ class WorkerHost:
         self._servicer = WorkerServicer(self._thread, self._model, self._incarnation, config.cluster_key, parts.clock)
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=_server_options(self._model))
-        self._publisher = Publisher(stores.index, stores.registry, self.record)
+        self._publisher = Publisher(stores, self.record)
         self._stores = stores
         self._stop = asyncio.Event()
         self._ended = asyncio.Event()

@@ -9,7 +9,9 @@ Runs on the worker's event loop, which owns all its state. Knows no Redis and no
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -20,11 +22,17 @@ from cache_store.index import IndexUnavailableError, IndexWriter
 from cache_store.registry import RENEW_S, RegistryUnavailableError, RegistryWriter, Renewal, WorkerRecord
 from worker.mirror import IndexMirror
 
-WRITE_TIMEOUT_S = 2.0
-"""Deadline of one write to the index."""
+LEAVE_TIMEOUT_S = 2.0
+"""Deadline of the last words of a worker."""
 
-RENEW_TIMEOUT_S = 1.0
-"""Deadline of one renewal: well inside the lease."""
+PROBE_S = 5.0
+"""How often an index without new events is asked whether it lost some."""
+
+SWEEP_S = 60.0
+"""How often dead workers' leftovers are looked for."""
+
+MAX_WAITING = 10_000
+"""Events that wait for a slow write; beyond it the index is replaced as a whole."""
 
 BACKOFF_FIRST_S = 0.1
 BACKOFF_MOST_S = 2.0
@@ -47,19 +55,27 @@ class Stores:
 
     index: IndexWriter
     registry: RegistryWriter
+    sweep: Callable[[], Awaitable[None]]
+    """Removes some of what dead workers left. Raises IndexUnavailableError."""
     close: Callable[[], Awaitable[None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often what is done, in seconds."""
+
+    renew_s: float = RENEW_S
+    probe_s: float = PROBE_S
+    sweep_s: float = SWEEP_S
 
 
 class Publisher:
     """Publishes one incarnation."""
 
-    def __init__(
-        self, index: IndexWriter, registry: RegistryWriter, record: Callable[[], WorkerRecord], renew_s: float = RENEW_S
-    ) -> None:
-        self._index = index
-        self._registry = registry
+    def __init__(self, stores: Stores, record: Callable[[], WorkerRecord], pace: Pace = Pace()) -> None:
+        self._stores = stores
         self._record = record
-        self._renew_s = renew_s
+        self._pace = pace
         self._incarnation = record().incarnation
         self._mirror = IndexMirror()
         self._waiting: list[BlockEvent] = []
@@ -75,74 +91,94 @@ class Publisher:
 
     @property
     def num_waiting(self) -> int:
-        """Events that are still to be written; bounded, since none wait while the index is stale."""
+        """Events that are still to be written: at most MAX_WAITING, and none while the index is stale."""
         return len(self._waiting)
 
     def offer(self, events: Sequence[BlockEvent]) -> None:
         """Takes events of the engine; never blocks. Raises EventGapError."""
         self._mirror.apply(events)
-        if self._state is IndexState.CURRENT:
-            self._waiting.extend(events)
-            self._wake_index.set()
+        if self._state is not IndexState.CURRENT:
+            return
+        self._waiting.extend(events)
+        self._wake_index.set()
+        if len(self._waiting) > MAX_WAITING:
+            self._mark_stale()
 
     def renew_soon(self) -> None:
         """Publishes a changed record without waiting for the next renewal."""
         self._wake_lease.set()
 
     async def run(self) -> None:
-        """Publishes until it is cancelled; returns for no other reason."""
-        async with asyncio.TaskGroup() as tasks:
-            tasks.create_task(self._keep_lease())
-            tasks.create_task(self._keep_index())
+        """Publishes until it is cancelled.
+
+        Raises SupersededError where a newer incarnation has taken the worker's id.
+        """
+        loops = [asyncio.ensure_future(loop) for loop in (self._keep_lease(), self._keep_index(), self._keep_tidy())]
+        try:
+            await asyncio.gather(*loops)
+        finally:
+            for loop in loops:
+                loop.cancel()
+            await asyncio.gather(*loops, return_exceptions=True)
 
     async def leave(self) -> None:
         """Ends the lease and forgets the index, as far as the stores can be reached. Call after `run` was cancelled."""
         record = self._record()
         try:
-            async with asyncio.timeout(WRITE_TIMEOUT_S):
-                await self._registry.leave(record.worker_id, self._incarnation)
-                await self._index.drop(self._incarnation)
+            async with asyncio.timeout(LEAVE_TIMEOUT_S):
+                await self._stores.registry.leave(record.worker_id, self._incarnation)
+                await self._stores.index.drop(self._incarnation)
         except (RegistryUnavailableError, IndexUnavailableError, TimeoutError) as error:
             _log.warning("leave_failed", reason=str(error) or "timeout")  # the lease runs out by itself
 
     async def _keep_lease(self) -> None:
         while True:
             try:
-                async with asyncio.timeout(RENEW_TIMEOUT_S):
-                    renewal = await self._registry.renew(self._record())
-            except (RegistryUnavailableError, TimeoutError) as error:
+                renewal = await self._stores.registry.renew(self._record())
+            except RegistryUnavailableError as error:
                 self._note_unreachable("registry", error)
             else:
                 if renewal is Renewal.NEW:
                     self._mark_stale()
                 self._note_reachable()
-            await _wait(self._wake_lease, self._renew_s)
+            await _wait(self._wake_lease, self._pace.renew_s)
+            self._wake_lease.clear()
 
     async def _keep_index(self) -> None:
         backoff_s = BACKOFF_FIRST_S
         while True:
             try:
-                async with asyncio.timeout(WRITE_TIMEOUT_S):
-                    await self._write()
-            except (IndexUnavailableError, TimeoutError) as error:
+                await self._write()
+            except IndexUnavailableError as error:
                 self._mark_stale()
                 self._note_unreachable("index", error)
                 await asyncio.sleep(backoff_s)
                 backoff_s = min(2 * backoff_s, BACKOFF_MOST_S)
                 continue
             backoff_s = BACKOFF_FIRST_S
-            await self._wake_index.wait()
+            await _wait(self._wake_index, self._pace.probe_s)
+
+    async def _keep_tidy(self) -> None:
+        while True:
+            await asyncio.sleep(self._pace.sweep_s * random.uniform(0.5, 1.5))  # noqa: S311 - spreads the workers out
+            try:
+                await self._stores.sweep()
+            except IndexUnavailableError as error:
+                self._note_unreachable("index", error)
 
     async def _write(self) -> None:
-        """Brings the index up to the mirror. Events that come meanwhile set the flag again."""
+        """Brings the index up to the mirror. Events that come meanwhile set the flag again.
+
+        Without events the index still tells whether it lost writes, by IndexUnavailableError.
+        """
         self._wake_index.clear()
         if self._state is IndexState.STALE:
             self._waiting.clear()
             self._state = IndexState.CURRENT  # as of this snapshot; what follows waits behind it
-            await self._index.replace(self._incarnation, self._mirror.snapshot())
-        elif self._waiting:
+            await self._stores.index.replace(self._incarnation, self._mirror.snapshot())
+        else:
             events, self._waiting = self._waiting, []
-            await self._index.apply(self._incarnation, events)
+            await self._stores.index.apply(self._incarnation, events)
 
     def _mark_stale(self) -> None:
         self._state = IndexState.STALE
@@ -161,10 +197,7 @@ class Publisher:
 
 
 async def _wait(event: asyncio.Event, timeout_s: float) -> None:
-    """Waits for `event`, at most `timeout_s`, and clears it."""
-    try:
+    """Waits for `event`, at most `timeout_s`."""
+    with suppress(TimeoutError):
         async with asyncio.timeout(timeout_s):
             await event.wait()
-    except TimeoutError:
-        pass
-    event.clear()

@@ -1,0 +1,182 @@
+"""Workers as Ray actors: placed, called, killed, restarted, stopped; and nothing is left running."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import ray
+
+from cache_store.registry import WorkerRecord
+from services.cluster.ray_cluster import RayCluster
+from services.cluster.valkey import EmbeddedValkey
+from services.cluster.worker_part import PlacedState, WorkerSpec
+from tests.support.breakable_actor import BreakableActor
+from tests.support.worker_host import WorkerClient, digest_config, digest_domain
+from worker.actor import Reach, actor_environment
+from worker.config import WorkerConfig
+
+pytestmark = pytest.mark.slow
+
+PROMPT = list(range(1, 101))
+ACME = digest_domain("acme")
+TIMEOUT_S = 90.0
+
+
+def spec(config: WorkerConfig) -> WorkerSpec:
+    return WorkerSpec(config.worker_id, (config, Reach.CONFIGURED), actor_environment(config), num_cpus=1, num_gpus=0)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[RayCluster]:
+    with RayCluster.start_local(BreakableActor, num_cpus=2) as cluster:
+        yield cluster
+
+
+def until(condition: Callable[[], bool], what: str) -> None:
+    deadline_s = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline_s, what
+        time.sleep(0.05)
+
+
+def until_ready(cluster: RayCluster, worker_id: str, not_incarnation: str = "") -> WorkerRecord:
+    """Waits for a worker, or for its next incarnation."""
+
+    def is_ready() -> bool:
+        placed = cluster.look(worker_id)
+        assert placed.state is not PlacedState.DEAD, placed.reason
+        return placed.record is not None and placed.record.incarnation != not_incarnation
+
+    until(is_ready, f"{worker_id} is not ready")
+    record = cluster.look(worker_id).record
+    assert record is not None
+    return record
+
+
+def execute(record: WorkerRecord) -> tuple[int, list[int]]:
+    """Cached tokens and output of a request straight to a worker."""
+
+    async def run() -> tuple[int, list[int]]:
+        async with WorkerClient(record.address, record.incarnation) as client:
+            execution = await client.execute(ACME, PROMPT)
+            return execution.cached_tokens, execution.tokens[0]
+
+    return asyncio.run(run())
+
+
+def test_a_killed_worker_answers_again_under_a_fresh_incarnation(cluster: RayCluster, valkey: EmbeddedValkey) -> None:
+    config = digest_config("worker-kill", valkey.urls.worker)
+    cluster.create(spec(config))
+    first = until_ready(cluster, "worker-kill")
+    cold, output = execute(first)
+    warm, _ = execute(first)
+    assert (cold, warm > 0) == (0, True)
+    os.kill(cluster.pid("worker-kill", 10), signal.SIGKILL)
+    second = until_ready(cluster, "worker-kill", first.incarnation)
+    assert second.worker_id == first.worker_id
+    assert execute(second) == (0, output), "a fresh incarnation has an empty cache and gives the same tokens"
+    cluster.stop("worker-kill", 1.0)
+    assert "worker-kill" not in cluster.worker_ids()
+
+
+def test_a_worker_whose_engine_died_is_started_again(cluster: RayCluster, valkey: EmbeddedValkey) -> None:
+    config = digest_config("worker-end", valkey.urls.worker)
+    cluster.create(spec(config))
+    first = until_ready(cluster, "worker-end")
+    ray.get_actor("worker:worker-end").break_engine.remote()
+    until_ready(cluster, "worker-end", first.incarnation)
+    cluster.stop("worker-end", 1.0)
+
+
+def test_a_worker_that_cannot_start_says_why(cluster: RayCluster, valkey: EmbeddedValkey, tmp_path: Path) -> None:
+    config = WorkerConfig(
+        worker_id=digest_config("worker-bad").worker_id,
+        model_name="missing",
+        redis_url=valkey.urls.worker,
+        cluster_key=b"k" * 32,
+        pool=digest_config().pool,
+        model_folder=tmp_path / "nothing",
+    )
+    cluster.create(spec(config))
+    until(lambda: cluster.look("worker-bad").state is PlacedState.DEAD, "it is not dead")
+    assert "nothing is no folder" in cluster.look("worker-bad").reason
+    cluster.stop("worker-bad", 1.0)
+
+
+def test_a_worker_of_the_same_id_is_replaced(cluster: RayCluster, valkey: EmbeddedValkey) -> None:
+    config = digest_config("worker-twice", valkey.urls.worker)
+    cluster.create(spec(config))
+    first = until_ready(cluster, "worker-twice")
+    cluster.create(spec(config))
+    second = until_ready(cluster, "worker-twice", first.incarnation)
+    assert second.incarnation != first.incarnation
+    assert cluster.worker_ids().count("worker-twice") == 1
+    cluster.stop("worker-twice", 1.0)
+
+
+LAUNCHER = """
+import os, sys, time
+from services.cluster.ray_cluster import RayCluster
+from services.cluster.worker_part import PlacedState, WorkerSpec
+from tests.support.worker_host import digest_config
+from worker.actor import Reach, WorkerActor, actor_environment
+
+config = digest_config("worker-0", sys.argv[1])
+cluster = RayCluster.start_local(WorkerActor, num_cpus=1)
+cluster.create(WorkerSpec("worker-0", (config, Reach.CONFIGURED), actor_environment(config), 1, 0))
+while cluster.look("worker-0").state is not PlacedState.READY:
+    time.sleep(0.05)
+print(cluster.folder, cluster.pid("worker-0", 10), flush=True)
+if sys.argv[2] == "close":
+    cluster.close()
+else:
+    time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("ending", ["close", "kill"])
+def test_nothing_is_left_of_a_local_ray(ending: str, valkey: EmbeddedValkey) -> None:
+    launcher = subprocess.Popen(
+        [sys.executable, "-c", LAUNCHER, valkey.urls.worker, ending], stdout=subprocess.PIPE, text=True
+    )
+    assert launcher.stdout is not None
+    folder, pid = launcher.stdout.readline().split()
+    if ending == "kill":
+        launcher.kill()
+    launcher.wait(TIMEOUT_S)
+    launcher.stdout.close()
+    until(lambda: not Path(folder).exists(), f"{folder} is still there")
+    until(lambda: not runs(pid), f"process {pid} of the worker still runs")
+    assert processes_with(folder) == []
+
+
+def runs(pid: str) -> bool:
+    """Whether a process is there and is more than a zombie that nobody has waited for."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def processes_with(folder: str) -> list[str]:
+    """Processes that name the folder, and Ray's, whose titles are their own, that hold files in it."""
+    found = []
+    for process in Path("/proc").iterdir():
+        if not process.name.isdigit() or int(process.name) == os.getpid():
+            continue
+        try:
+            command = (process / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+            files = [str(link.readlink()) for link in (process / "fd").iterdir()]
+        except OSError:
+            continue
+        if folder in command or any(name.startswith(folder) for name in files):
+            found.append(f"{process.name} {command}")
+    return found
