@@ -1,0 +1,188 @@
+"""Time of one index lookup, at the server and at the client, beside PING and beside one HMGET per block.
+
+A fresh embedded Valkey holds `--held` blocks of each of 8 workers. Each round makes every kind of call once, in a new
+order, over one connection, after a warm-up. The server's time is the difference of INFO commandstats over as many calls
+again, per call; the client's is the wall time of the whole call. The baseline is the other layout that one could
+choose: a hash per block with a field per worker, asked for by a pipeline of HMGET in one round trip.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import hashlib
+import os
+import platform
+import random
+import statistics
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from cache_store.domain import DomainTag
+from cache_store.index import Incarnation
+from cache_store.redis_index import RedisIndexReader, RedisIndexWriter
+from cache_store.redis_session import Command, RedisSession
+from services.cluster.redis_roles import RoleUrls
+from services.cluster.valkey import EmbeddedValkey
+
+NUM_WORKERS = 8
+NUM_BLOCKS = 512
+WARM_UP_ROUNDS = 50
+DEADLINE_S = 10.0
+TAG = DomainTag(b"benchmark domain")
+INCARNATIONS = [Incarnation(f"{number:032x}") for number in range(NUM_WORKERS)]
+CHAINS = {
+    "no worker holds any": [0] * NUM_WORKERS,
+    "workers hold 0, 73 ... 512": [number * NUM_BLOCKS // (NUM_WORKERS - 1) for number in range(NUM_WORKERS)],
+    "every worker holds all": [NUM_BLOCKS] * NUM_WORKERS,
+}
+BASELINE = "workers hold 0, 73 ... 512"
+
+
+@dataclass(slots=True)
+class Case:
+    """One kind of call and what was measured of it."""
+
+    name: str
+    command: str
+    """As INFO commandstats names it."""
+    call: Callable[[], Awaitable[object]]
+    expected: object
+    walls_us: list[float] = field(default_factory=list)
+    server_us: float = 0.0
+
+    async def once(self) -> None:
+        start = time.perf_counter()
+        found = await self.call()
+        self.walls_us.append((time.perf_counter() - start) * 1e6)
+        assert found == self.expected, f"{self.name}: another answer than expected"
+
+    def row(self) -> str:
+        cuts = statistics.quantiles(self.walls_us, n=100)
+        walls = "".join(f"{cuts[percent - 1]:>10.0f}" for percent in (50, 95, 99))
+        return f"{self.name:<44}{self.server_us:>12.1f}{walls}"
+
+
+def digests(name: str, num_blocks: int) -> list[bytes]:
+    """A chain of its own."""
+    return [hashlib.blake2b(f"{name} {number}".encode(), digest_size=16).digest() for number in range(num_blocks)]
+
+
+def block_key(digest: bytes) -> str:
+    """Of the baseline's layout."""
+    return f"sc:{{{TAG.hex()}}}:block:{digest.hex()}"
+
+
+async def fill(urls: RoleUrls, num_held: int) -> None:
+    """Each worker holds its part of every chain, and other blocks up to `num_held`."""
+    session = RedisSession(urls.worker)
+    writer = RedisIndexWriter(session, DEADLINE_S)
+    for number, incarnation in enumerate(INCARNATIONS):
+        parts = [block for name, lengths in CHAINS.items() for block in digests(name, lengths[number])]
+        others = digests(f"worker {number}", max(0, num_held - len(parts)))
+        await writer.replace(incarnation, {TAG: b"".join(parts + others)})
+    await session.close()
+
+
+async def fill_baseline(urls: RoleUrls) -> None:
+    """The same chain as a hash per block."""
+    session = RedisSession(urls.operator)
+    lengths = CHAINS[BASELINE]
+    commands: list[Command] = [
+        ("HSET", block_key(digest), INCARNATIONS[number], 1)
+        for depth, digest in enumerate(digests(BASELINE, NUM_BLOCKS))
+        for number in range(NUM_WORKERS)
+        if depth < lengths[number]
+    ]
+    for start in range(0, len(commands), 500):
+        await session.pipeline(commands[start : start + 500], DEADLINE_S)
+    await session.close()
+
+
+def cases(session: RedisSession) -> list[Case]:
+    """PING, a lookup per chain, and the baseline."""
+    reader = RedisIndexReader(session, DEADLINE_S)
+    made = [Case("PING", "ping", lambda: session.call(("PING",), DEADLINE_S), b"PONG")]
+    for name, lengths in CHAINS.items():
+        packed = b"".join(digests(name, NUM_BLOCKS))
+        call = lambda packed=packed: reader.lookup(TAG, packed, INCARNATIONS)  # noqa: E731 - bound now
+        made.append(Case(f"lookup, {name}", "evalsha_ro", call, dict(zip(INCARNATIONS, lengths, strict=True))))
+    lengths = CHAINS[BASELINE]
+    commands: list[Command] = [("HMGET", block_key(digest), *INCARNATIONS) for digest in digests(BASELINE, NUM_BLOCKS)]
+    expected = [[b"1" if depth < length else None for length in lengths] for depth in range(NUM_BLOCKS)]
+    made.append(Case(f"HMGET, {BASELINE}", "hmget", lambda: session.pipeline(commands, DEADLINE_S), expected))
+    return made
+
+
+async def server_us(session: RedisSession, command: str) -> int:
+    """Time that the server has spent in `command` so far."""
+    text = await session.call(("INFO", "commandstats"), DEADLINE_S)
+    assert isinstance(text, bytes)
+    for line in text.decode().splitlines():
+        if line.startswith(f"cmdstat_{command}:"):
+            return int(line.split("usec=")[1].split(",")[0])
+    return 0
+
+
+async def measure(each: Case, session: RedisSession, num_rounds: int) -> None:
+    """Server time of `num_rounds` calls, which are made apart from the timed rounds so that INFO disturbs none."""
+    before = await server_us(session, each.command)
+    for _ in range(num_rounds):
+        await each.call()
+    each.server_us = (await server_us(session, each.command) - before) / num_rounds
+
+
+async def run(urls: RoleUrls, num_held: int, num_rounds: int) -> Sequence[Case]:
+    """Fills, warms up, measures."""
+    await fill(urls, num_held)
+    await fill_baseline(urls)
+    session = RedisSession(urls.router)
+    made = cases(session)
+    for _ in range(WARM_UP_ROUNDS):
+        for each in made:
+            await each.once()
+    for each in made:
+        each.walls_us.clear()
+    order = random.Random(0)
+    for _ in range(num_rounds):
+        for each in order.sample(made, len(made)):  # so that none always follows the long one
+            await each.once()
+    for each in made:
+        await measure(each, session, num_rounds)
+    await session.close()
+    return made
+
+
+def report(made: Sequence[Case]) -> None:
+    """Prints the table and the ratios."""
+    print(f"{'µs per call':<44}{'server':>12}{'p50':>10}{'p95':>10}{'p99':>10}   (the last three: client, wall)")
+    for each in made:
+        print(each.row())
+    ping, baseline = made[0], made[-1]
+    lookup = next(each for each in made if each.name == f"lookup, {BASELINE}")
+    print(
+        f"\nHMGET per block / lookup: {baseline.server_us / lookup.server_us:.1f} at the server, "
+        f"{statistics.median(baseline.walls_us) / statistics.median(lookup.walls_us):.1f} at the client (p50)"
+    )
+    ratio = statistics.median(lookup.walls_us) / statistics.median(ping.walls_us)
+    print(f"lookup / PING at the client: {ratio:.1f} (p50)")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--rounds", type=int, default=1_000)
+    parser.add_argument("--held", type=int, default=20_000, help="blocks that each worker holds")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="sc-") as folder, EmbeddedValkey.start(Path(folder)) as server:
+        print(
+            f"{NUM_BLOCKS} blocks, {NUM_WORKERS} workers of {arguments.held:,} blocks each, {arguments.rounds:,} rounds\n"
+            f"embedded Valkey over its Unix socket, {os.cpu_count()} CPUs, Python {platform.python_version()}\n"
+        )
+        report(asyncio.run(run(server.urls, arguments.held, arguments.rounds)))
+
+
+if __name__ == "__main__":
+    main()
