@@ -34,6 +34,11 @@ def set_ray_environment() -> None:
         os.environ.setdefault(name, value)
 
 
+def environment() -> Mapping[str, str]:
+    """A copy of the environment of this process, for settings of other modules and for child processes."""
+    return dict(os.environ)
+
+
 @dataclass(frozen=True, slots=True)
 class RouterLimits:
     """What a router takes at most."""

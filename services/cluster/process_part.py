@@ -42,6 +42,11 @@ class ProcessPart:
         return self._name
 
     @property
+    def arguments(self) -> tuple[str, ...]:
+        """What everybody on the machine can see of it."""
+        return self._arguments
+
+    @property
     def pid(self) -> int | None:
         """Process id; None before the first start."""
         return self._process.pid if self._process else None

@@ -41,7 +41,9 @@ def read_state(folder: DataFolder) -> UpState:
     try:
         document = json.loads(folder.state.read_text(encoding="utf-8"))
     except FileNotFoundError:
-        raise PreconditionError(f"the stemcache on {folder.path} is still starting; try again in a moment") from None
+        raise PreconditionError(
+            f"the stemcache on {folder.path} is starting or stopping; try again in a moment"
+        ) from None
     except (OSError, ValueError) as error:
         raise PreconditionError(f"{folder.state} cannot be read: {error}; restart stemcache up") from error
     if not isinstance(document, dict) or document.get("version") != STATE_VERSION:

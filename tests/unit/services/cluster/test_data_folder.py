@@ -76,7 +76,7 @@ def test_a_state_without_its_system_is_a_leftover(folder: DataFolder) -> None:
 def test_a_starting_system_has_no_state_yet(folder: DataFolder) -> None:
     with folder.locked():
         remove_state(folder)
-        with pytest.raises(PreconditionError, match="still starting"):
+        with pytest.raises(PreconditionError, match="starting or stopping"):
             read_state(folder)
 
 

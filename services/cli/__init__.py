@@ -1,0 +1,1 @@
+"""The command `stemcache`: what an operator and a first user type."""

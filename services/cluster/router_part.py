@@ -1,0 +1,75 @@
+"""The router as a supervised process: what it is told, and how it is asked whether it is ready."""
+
+from __future__ import annotations
+
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from services.cluster.process_part import ProcessPart
+
+SERVICE = "stemcache.v1.InferenceService"
+_PROBE_TIMEOUT_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class RouterPlan:
+    """What a router process is told. Secrets go by file or environment, never by argument."""
+
+    redis_url: str = field(repr=False)
+    control_redis_url: str = field(repr=False)
+    master_key: Mapping[str, str] = field(repr=False)
+    """The variable that holds the master key, or names its file."""
+    admin_token_file: Path
+    listen: str
+    admin_listen: str
+    models: Mapping[str, Path]
+    """Folder of each model's tokenizer."""
+    data_dir: Path
+    log: Path
+
+    def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
+        """Environment of the process; what `inherited` says about limits stays."""
+        return {
+            **{name: value for name, value in inherited.items() if not name.startswith("STEMCACHE_MASTER_KEY")},
+            **self.master_key,
+            "STEMCACHE_REDIS_URL": self.redis_url,
+            "STEMCACHE_CONTROL_REDIS_URL": self.control_redis_url,
+            "STEMCACHE_ADMIN_TOKEN_FILE": str(self.admin_token_file),
+            "STEMCACHE_LISTEN": self.listen,
+            "STEMCACHE_ADMIN_LISTEN": self.admin_listen,
+            "STEMCACHE_MODELS": ",".join(f"{name}={folder}" for name, folder in self.models.items()),
+            "STEMCACHE_DATA_DIR": str(self.data_dir),
+            "HF_HUB_OFFLINE": "1",
+            "PYTHONUNBUFFERED": "1",
+            "TOKENIZERS_PARALLELISM": "false",
+            "TRANSFORMERS_VERBOSITY": "error",
+        }
+
+
+def router_part(plan: RouterPlan, inherited: Mapping[str, str]) -> ProcessPart:
+    """The router. It is ready when it says so on its own health service: workers seen, control data read."""
+    arguments = [sys.executable, "-m", "services.router"]
+    return ProcessPart("router", arguments, plan.environment(inherited), plan.log, lambda: is_serving(plan.listen))
+
+
+def is_serving(address: str) -> bool:
+    """Whether the API at `address` answers and says that it serves."""
+    with grpc.insecure_channel(address) as channel:
+        stub = health_pb2_grpc.HealthStub(channel)
+        try:
+            response = stub.Check(health_pb2.HealthCheckRequest(service=SERVICE), timeout=_PROBE_TIMEOUT_S)
+        except grpc.RpcError:  # not listening yet, or not yet knowing the service
+            return False
+    return bool(response.status == health_pb2.HealthCheckResponse.SERVING)
+
+
+def free_port(host: str) -> int:
+    """A port that nobody listens on now."""
+    with socket.create_server((host, 0)) as server:
+        return int(server.getsockname()[1])

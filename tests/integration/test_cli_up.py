@@ -1,0 +1,168 @@
+"""`stemcache up` and everything that is typed against it, with workers that need no model."""
+
+from __future__ import annotations
+
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from services.client import GenerationRequest, Sampling, StemcacheClient, Tokens
+from tests.support.running_up import RunningUp, run_stemcache, start_up, wait_until
+
+pytestmark = pytest.mark.slow
+
+PROMPT = ",".join(str(number % 97) for number in range(100))
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RunningUp]:
+    running = start_up(tmp_path_factory.mktemp("up") / "data", "--runner", "digest")
+    yield running
+    assert running.stop() == 0, running.output()
+    assert running.left_over() == []
+
+
+@pytest.fixture(scope="module")
+def key(up: RunningUp) -> str:
+    assert up.run("tenants", "create", "acme").returncode == 0
+    made = up.run("tenants", "keys", "create", "acme")
+    assert made.returncode == 0, made.stderr
+    return made.stdout.strip()
+
+
+def _generate(up: RunningUp, key: str, *flags: str) -> dict[str, object]:
+    result = up.run("generate", "--key", key, "--token-ids", PROMPT, "--max-tokens", "8", "--json", *flags)
+    assert result.returncode == 0, result.stderr
+    document: dict[str, object] = json.loads(result.stdout)
+    return document
+
+
+def test_it_says_what_it_did(up: RunningUp) -> None:
+    said = up.output()
+    for word in ("bytes of KV per token", "blocks of", "at most", str(up.state()["address"]), "tenants create demo"):
+        assert word in said
+
+
+def test_generate_hits_the_cache_of_the_same_tenant_only(up: RunningUp, key: str) -> None:
+    cold, warm = _generate(up, key), _generate(up, key)
+    assert cold["usage"]["cached_tokens"] == 0  # type: ignore[index]
+    assert warm["usage"]["cached_tokens"] > 0  # type: ignore[index]
+    assert warm["completions"] == cold["completions"]
+    up.run("tenants", "create", "globex")
+    other = up.run("tenants", "keys", "create", "globex").stdout.strip()
+    foreign = _generate(up, other)
+    assert foreign["usage"]["cached_tokens"] == 0  # type: ignore[index]
+    assert foreign["completions"] == cold["completions"]
+
+
+def test_rotation_makes_what_was_cached_unreachable(up: RunningUp, key: str) -> None:
+    _generate(up, key)
+    assert _generate(up, key)["usage"]["cached_tokens"] > 0  # type: ignore[index]
+    assert up.run("tenants", "rotate", "acme").returncode == 0
+    assert _generate(up, key)["usage"]["cached_tokens"] == 0  # type: ignore[index]
+
+
+def test_status_shows_both_workers(up: RunningUp) -> None:
+    result = up.run("status", "--json")
+    assert result.returncode == 0, result.stdout + result.stderr
+    status = json.loads(result.stdout)
+    assert [each["worker_id"] for each in status["workers"]] == ["worker-0", "worker-1"]
+    assert status["degraded"] is False
+
+
+def test_a_revoked_key_is_refused(up: RunningUp) -> None:
+    up.run("tenants", "create", "brief")
+    made = json.loads(up.run("tenants", "keys", "create", "brief", "--json").stdout)
+    _generate(up, made["secret"])
+    assert up.run("tenants", "keys", "revoke", made["key"]["key_id"]).returncode == 0
+    result = up.run("generate", "--key", made["secret"], "--token-ids", "1,2")
+    assert result.returncode == 1
+    assert result.stderr.startswith("stemcache: UNAUTHENTICATED: ")
+
+
+def test_a_tenant_is_deleted(up: RunningUp) -> None:
+    up.run("tenants", "create", "gone")
+    assert up.run("tenants", "delete", "gone", "--yes").returncode == 0
+    assert "gone" not in up.run("tenants", "list").stdout
+
+
+def test_tenants_are_exported_and_imported(up: RunningUp, tmp_path: Path) -> None:
+    document = tmp_path / "tenants.json"
+    up.run("tenants", "create", "kept")
+    assert up.run("tenants", "export", str(document)).returncode == 0
+    up.run("tenants", "create", "later")
+    result = up.run("tenants", "import", str(document))
+    assert result.returncode == 0, result.stderr
+    assert "kept" in up.run("tenants", "list").stdout
+
+
+def test_a_second_system_on_the_same_folder_is_refused(up: RunningUp) -> None:
+    result = up.run("up", "--runner", "digest")
+    assert result.returncode == 1
+    assert f"process {up.process.pid}" in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_secrets_are_on_no_command_line(up: RunningUp, key: str) -> None:
+    token = (up.data_dir / "admin.token").read_text().strip()
+    master = (up.data_dir / "master.key").read_text().strip()
+    for process in up.note_children().values():
+        if process.is_running():
+            words = " ".join(process.cmdline())
+            assert token not in words
+            assert master not in words
+
+
+def test_files_of_the_folder_are_private(up: RunningUp) -> None:
+    for path in up.data_dir.iterdir():
+        assert path.stat().st_mode & 0o077 == 0 or path.name == "up.lock", path
+
+
+def test_a_killed_router_comes_back(up: RunningUp, key: str) -> None:
+    router = up.child("services.router")
+    router.kill()
+    wait_until(lambda: up.output().count("router: ready") > 1)
+    assert _generate(up, key)["usage"]["prompt_tokens"] == 100  # type: ignore[index]
+
+
+def test_a_killed_valkey_comes_back_with_its_tenants(up: RunningUp, key: str) -> None:
+    up.child("valkey-server").kill()
+    wait_until(lambda: "valkey: ready" in up.output().partition("valkey: paused")[2])
+    assert _generate(up, key)["usage"]["prompt_tokens"] == 100  # type: ignore[index]
+    wait_until(lambda: up.run("status").returncode == 0)
+    assert "acme" in up.run("tenants", "list").stdout
+
+
+def test_a_request_survives_orderly_stop_and_tenants_survive_a_restart(tmp_path: Path) -> None:
+    data_dir = tmp_path / "data"
+    first = start_up(data_dir, "--runner", "digest", "--workers", "1")
+    try:
+        first.run("tenants", "create", "acme")
+        key = first.run("tenants", "keys", "create", "acme").stdout.strip()
+        with StemcacheClient(str(first.state()["address"]), key) as client:
+            stream = client.stream(GenerationRequest(Tokens((1, 2, 3)), Sampling(max_tokens=2000, ignore_eos=True)))
+            next(stream)
+            first.process.send_signal(signal.SIGTERM)
+            assert len(list(stream)) > 1  # it ends in order: no error
+        assert first.stop() == 0, first.output()
+        assert first.left_over() == []
+    finally:
+        first.stop()
+    assert run_stemcache("status", "--data-dir", str(data_dir)).returncode == 1
+    second = start_up(data_dir, "--runner", "digest", "--workers", "1")
+    try:
+        assert _generate(second, key)["usage"]["cached_tokens"] == 0  # type: ignore[index]
+    finally:
+        second.stop()
+    assert second.left_over() == []
+
+
+def test_nothing_outlives_a_killed_system(tmp_path: Path) -> None:
+    running = start_up(tmp_path / "data", "--runner", "digest", "--workers", "1")
+    running.note_children()
+    running.process.kill()
+    running.process.wait()
+    wait_until(lambda: running.left_over() == [])

@@ -1,0 +1,80 @@
+# ruff: noqa: N802 - the names are the contract's
+"""An admin port whose answers are scripted: for tests of what the command line makes of them."""
+
+from __future__ import annotations
+
+import grpc
+from stemcache.admin.v1 import admin_pb2 as pb
+from stemcache.admin.v1 import admin_pb2_grpc as rpc
+
+
+class ScriptedAdmin(rpc.TenantAdminServiceServicer, rpc.ClusterServiceServicer):
+    """Keeps tenants in a dictionary and answers one status."""
+
+    def __init__(self) -> None:
+        self.address = ""
+        self.token = ""
+        self.tenants: dict[str, pb.Tenant] = {}
+        self.keys: dict[str, pb.ApiKey] = {}
+        self.status = pb.GetStatusResponse(version="9.9", control_generation=3)
+
+    def _enter(self, context: grpc.ServicerContext) -> None:
+        self.token = dict(context.invocation_metadata()).get("authorization", "")
+
+    def _tenant(self, name: str, context: grpc.ServicerContext) -> pb.Tenant:
+        if name not in self.tenants:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"there is no tenant {name!r}")
+        return self.tenants[name]
+
+    def CreateTenant(self, request: pb.CreateTenantRequest, context: grpc.ServicerContext) -> pb.CreateTenantResponse:
+        self._enter(context)
+        if request.name in self.tenants:
+            context.abort(grpc.StatusCode.ALREADY_EXISTS, f"there is a tenant {request.name!r}")
+        self.tenants[request.name] = pb.Tenant(name=request.name, uuid="u-1")
+        return pb.CreateTenantResponse(tenant=self.tenants[request.name])
+
+    def ListTenants(self, request: pb.ListTenantsRequest, context: grpc.ServicerContext) -> pb.ListTenantsResponse:
+        return pb.ListTenantsResponse(tenants=[self.tenants[name] for name in sorted(self.tenants)])
+
+    def DeleteTenant(self, request: pb.DeleteTenantRequest, context: grpc.ServicerContext) -> pb.DeleteTenantResponse:
+        self._tenant(request.name, context)
+        del self.tenants[request.name]
+        return pb.DeleteTenantResponse()
+
+    def RotateEpoch(self, request: pb.RotateEpochRequest, context: grpc.ServicerContext) -> pb.RotateEpochResponse:
+        tenant = self._tenant(request.tenant, context)
+        tenant.epoch_time.FromSeconds(1_700_000_000)
+        return pb.RotateEpochResponse(tenant=tenant)
+
+    def CreateApiKey(self, request: pb.CreateApiKeyRequest, context: grpc.ServicerContext) -> pb.CreateApiKeyResponse:
+        self._tenant(request.tenant, context)
+        self.keys["k1"] = pb.ApiKey(key_id="k1")
+        return pb.CreateApiKeyResponse(key=self.keys["k1"], secret="sc-k1-secret")
+
+    def ListApiKeys(self, request: pb.ListApiKeysRequest, context: grpc.ServicerContext) -> pb.ListApiKeysResponse:
+        return pb.ListApiKeysResponse(keys=list(self.keys.values()))
+
+    def RevokeApiKey(self, request: pb.RevokeApiKeyRequest, context: grpc.ServicerContext) -> pb.RevokeApiKeyResponse:
+        self.keys[request.key_id].revoked = True
+        return pb.RevokeApiKeyResponse()
+
+    def ExportTenants(
+        self, request: pb.ExportTenantsRequest, context: grpc.ServicerContext
+    ) -> pb.ExportTenantsResponse:
+        return pb.ExportTenantsResponse(document=b'{"tenants": 1}')
+
+    def ImportTenants(
+        self, request: pb.ImportTenantsRequest, context: grpc.ServicerContext
+    ) -> pb.ImportTenantsResponse:
+        if request.document != b'{"tenants": 1}':
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, "the MAC of the document does not fit")
+        return pb.ImportTenantsResponse(tenants=1, keys=2)
+
+    def GetStatus(self, request: pb.GetStatusRequest, context: grpc.ServicerContext) -> pb.GetStatusResponse:
+        return self.status
+
+    def GetRequestRecord(
+        self, request: pb.GetRequestRecordRequest, context: grpc.ServicerContext
+    ) -> pb.GetRequestRecordResponse:
+        term = pb.RouteTerm(worker_id="worker-0", matched_tokens=16, queue_s=0.5, prefill_s=1.0, cost=4.5)
+        return pb.GetRequestRecordResponse(tenant=request.tenant, request_id=request.request_id, terms=[term])

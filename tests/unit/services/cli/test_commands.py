@@ -1,0 +1,220 @@
+"""The command line against servers with scripted answers: what it sends, prints and returns."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.rpc import code_pb2, error_details_pb2
+from stemcache.v1 import inference_pb2 as pb
+
+from services.cli.exit_codes import ExitCode
+from services.cli.main import main
+from tests.support.scripted_admin import ScriptedAdmin
+from tests.support.scripted_api import Failure, ScriptedApi
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(autouse=True)
+def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A data folder of its own, and nothing set."""
+    monkeypatch.setenv("STEMCACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("STEMCACHE_API_KEY", raising=False)
+    return tmp_path / "home"
+
+
+def _answer(*texts: str) -> list[pb.GenerateStreamResponse]:
+    started = pb.GenerateStreamResponse(started=pb.GenerationStarted())
+    finished = pb.GenerateStreamResponse(finished=pb.GenerationFinished())
+    deltas = [pb.GenerateStreamResponse(delta=pb.GenerationDelta(text=text)) for text in texts]
+    return [started, *deltas, finished]
+
+
+def test_version(capsys: Capture) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out.startswith("stemcache 0.")
+
+
+def test_generate_streams_text(api: ScriptedApi, capsys: Capture) -> None:
+    api.events = _answer("Hello", ", world")
+    assert main(["generate", "--address", api.address, "--key", "k", "hi"]) == ExitCode.OK
+    assert capsys.readouterr().out == "Hello, world\n"
+    assert api.requests[0].prompt.text == "hi"
+
+
+def test_generate_sends_what_the_flags_say(api: ScriptedApi) -> None:
+    flags = ["--system", "be brief", "--max-tokens", "7", "--stop", "A", "--stop", "B", "--temperature", "0.5"]
+    flags += ["--cache", "bypass", "--partition", "p", "--seed", "4", "--ignore-eos", "--request-id", "r"]
+    assert main(["generate", "--address", api.address, "--key", "k", *flags, "hi"]) == ExitCode.OK
+    (request,) = api.requests
+    assert [each.role for each in request.prompt.chat.messages] == ["system", "user"]
+    sampling = request.sampling_params
+    assert (sampling.max_tokens, list(sampling.stop), sampling.temperature) == (7, ["A", "B"], 0.5)
+    assert (sampling.seed, sampling.ignore_eos) == (4, True)
+    assert request.cache_policy.mode == pb.CachePolicy.MODE_BYPASS
+    assert (request.cache_policy.partition, request.request_id) == ("p", "r")
+
+
+def test_generate_takes_token_ids(api: ScriptedApi) -> None:
+    assert main(["generate", "--address", api.address, "--key", "k", "--token-ids", "1,2 3"]) == ExitCode.OK
+    assert api.requests[0].prompt.token_ids.packed == b"\1\0\0\0\2\0\0\0\3\0\0\0"
+
+
+def test_generate_json_gives_all_fields(api: ScriptedApi, capsys: Capture) -> None:
+    assert main(["generate", "--address", api.address, "--key", "k", "--json", "hi"]) == ExitCode.OK
+    document = json.loads(capsys.readouterr().out)
+    assert document["usage"] == {
+        "prompt_tokens": 5,
+        "completion_tokens": 2,
+        "cached_tokens": 3,
+        "computed_tokens": 2,
+    }
+    assert document["completions"][0]["token_ids"] == [7, 8]
+    assert document["route"]["worker_id"] == "worker-0"
+
+
+def test_the_key_may_come_from_the_environment_or_a_file(
+    api: ScriptedApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("STEMCACHE_API_KEY", "from-environment")
+    main(["generate", "--address", api.address, "hi"])
+    assert api.metadata["authorization"] == "Bearer from-environment"
+    key = tmp_path / "key"
+    key.write_text("from-file\n")
+    key.chmod(0o600)
+    main(["generate", "--address", api.address, "--key-file", str(key), "hi"])
+    assert api.metadata["authorization"] == "Bearer from-file"
+
+
+def test_no_key_is_refused_with_what_to_do(api: ScriptedApi, capsys: Capture) -> None:
+    assert main(["generate", "--address", api.address, "hi"]) == ExitCode.REFUSED
+    assert "stemcache tenants keys create" in capsys.readouterr().err
+
+
+def test_an_error_is_one_line_with_its_status(api: ScriptedApi, capsys: Capture) -> None:
+    retry = error_details_pb2.RetryInfo(retry_delay=Duration(seconds=2))
+    api.failures = [Failure(code_pb2.RESOURCE_EXHAUSTED, "64 requests\nrun already", (retry,))]
+    assert main(["generate", "--address", api.address, "--key", "k", "hi"]) == ExitCode.REFUSED
+    error = capsys.readouterr().err
+    assert error == "stemcache: RESOURCE_EXHAUSTED: 64 requests run already; try again in 2 s\n"
+
+
+def test_nobody_there_is_told_apart(capsys: Capture) -> None:
+    assert main(["generate", "--address", "127.0.0.1:9", "--key", "k", "hi"]) == ExitCode.UNAVAILABLE
+    assert capsys.readouterr().err.startswith("stemcache: UNAVAILABLE: ")
+
+
+@pytest.mark.parametrize("command", [["status"], ["tenants", "list"], ["generate", "--key", "k", "hi"]])
+def test_without_a_running_system_the_command_says_how_to_start_one(command: list[str], capsys: Capture) -> None:
+    assert main(command) == ExitCode.REFUSED
+    error = capsys.readouterr().err
+    assert "stemcache up" in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        [],
+        ["nonsense"],
+        ["generate"],
+        ["generate", "--max-tokens", "-1", "hi"],
+        ["generate", "--token-ids", "x"],
+        ["tenants", "keys"],
+    ],
+)
+def test_bad_usage_ends_with_its_own_status(command: list[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(command)
+    assert ended.value.code == ExitCode.USAGE
+
+
+class TestAdmin:
+    """Commands of the operator."""
+
+    @pytest.fixture(autouse=True)
+    def flags(self, admin: ScriptedAdmin, tmp_path: Path) -> list[str]:
+        token = tmp_path / "token"
+        token.write_text("operator\n")
+        token.chmod(0o600)
+        self.admin = admin
+        self.at = ["--admin-address", admin.address, "--admin-token-file", str(token)]
+        return self.at
+
+    def test_tenants(self, capsys: Capture) -> None:
+        assert main(["tenants", "create", "acme", *self.at]) == ExitCode.OK
+        assert self.admin.token == "Bearer operator"
+        assert main(["tenants", "list", *self.at]) == ExitCode.OK
+        out = capsys.readouterr().out
+        assert "acme" in out
+        assert "stemcache tenants keys create acme" in out
+
+    def test_lists_as_json(self, capsys: Capture) -> None:
+        main(["tenants", "create", "acme", *self.at])
+        capsys.readouterr()
+        assert main(["tenants", "list", "--json", *self.at]) == ExitCode.OK
+        assert [each["name"] for each in json.loads(capsys.readouterr().out)] == ["acme"]
+
+    def test_a_new_key_is_all_that_is_printed(self, capsys: Capture) -> None:
+        main(["tenants", "create", "acme", *self.at])
+        capsys.readouterr()
+        assert main(["tenants", "keys", "create", "acme", *self.at]) == ExitCode.OK
+        assert capsys.readouterr().out == "sc-k1-secret\n"
+
+    def test_keys_are_listed_and_revoked(self, capsys: Capture) -> None:
+        main(["tenants", "create", "acme", *self.at])
+        main(["tenants", "keys", "create", "acme", *self.at])
+        assert main(["tenants", "keys", "revoke", "k1", *self.at]) == ExitCode.OK
+        assert main(["tenants", "keys", "list", "acme", *self.at]) == ExitCode.OK
+        out = capsys.readouterr().out
+        assert "revoked" in out.splitlines()[-1]
+
+    def test_delete_asks_for_yes(self, capsys: Capture) -> None:
+        main(["tenants", "create", "acme", *self.at])
+        assert main(["tenants", "delete", "acme", *self.at]) == ExitCode.USAGE
+        assert "acme" in self.admin.tenants
+        assert main(["tenants", "delete", "acme", "--yes", *self.at]) == ExitCode.OK
+        assert "acme" not in self.admin.tenants
+
+    def test_rotate(self, capsys: Capture) -> None:
+        main(["tenants", "create", "acme", *self.at])
+        assert main(["tenants", "rotate", "acme", *self.at]) == ExitCode.OK
+        assert "2023-11-14 22:13:20Z" in capsys.readouterr().out
+
+    def test_an_unknown_tenant_is_one_line(self, capsys: Capture) -> None:
+        assert main(["tenants", "rotate", "acme", *self.at]) == ExitCode.REFUSED
+        assert capsys.readouterr().err == "stemcache: NOT_FOUND: there is no tenant 'acme'\n"
+
+    def test_export_and_import(self, tmp_path: Path, capsys: Capture) -> None:
+        document = tmp_path / "tenants.json"
+        assert main(["tenants", "export", str(document), *self.at]) == ExitCode.OK
+        assert document.stat().st_mode & 0o077 == 0
+        assert main(["tenants", "export", str(document), *self.at]) == ExitCode.REFUSED
+        assert main(["tenants", "import", str(document), *self.at]) == ExitCode.OK
+        assert "1 tenants and 2 keys" in capsys.readouterr().out
+
+    def test_a_document_that_does_not_fit_is_refused(self, tmp_path: Path, capsys: Capture) -> None:
+        document = tmp_path / "tenants.json"
+        document.write_text("{}")
+        assert main(["tenants", "import", str(document), *self.at]) == ExitCode.REFUSED
+        assert "MAC" in capsys.readouterr().err
+
+    def test_status_shows_workers(self, capsys: Capture) -> None:
+        self.admin.status.workers.add(worker_id="worker-0", model="m", used_blocks=3, total_blocks=9)
+        assert main(["status", *self.at]) == ExitCode.OK
+        out = capsys.readouterr().out
+        assert "worker-0" in out
+        assert "3/9" in out
+
+    def test_status_tells_a_degraded_or_empty_system_by_its_exit_status(self, capsys: Capture) -> None:
+        assert main(["status", *self.at]) == ExitCode.UNAVAILABLE
+        assert "no worker is ready" in capsys.readouterr().out
+        self.admin.status.workers.add(worker_id="worker-0")
+        self.admin.status.degraded = True
+        assert main(["status", "--json", *self.at]) == ExitCode.UNAVAILABLE
+        assert json.loads(capsys.readouterr().out)["degraded"] is True

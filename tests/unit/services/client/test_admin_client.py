@@ -1,0 +1,46 @@
+"""The operator's client against a real gRPC server."""
+
+from __future__ import annotations
+
+import pytest
+
+from services.client import AdminClient, ApiConflictError, ApiNotFoundError
+from tests.support.scripted_admin import ScriptedAdmin
+
+
+def test_tenants_and_keys(admin: ScriptedAdmin) -> None:
+    with AdminClient(admin.address, "token") as client:
+        assert client.create_tenant("acme").name == "acme"
+        assert [each.name for each in client.list_tenants()] == ["acme"]
+        assert client.rotate_epoch("acme").epoch_unix_s == 1_700_000_000
+        assert client.create_api_key("acme").secret == "sc-k1-secret"
+        client.revoke_api_key("k1")
+        assert client.list_api_keys("acme")[0].revoked
+        client.delete_tenant("acme")
+        assert client.list_tenants() == ()
+    assert admin.token == "Bearer token"
+
+
+def test_documents(admin: ScriptedAdmin) -> None:
+    with AdminClient(admin.address, "token") as client:
+        counts = client.import_tenants(client.export_tenants())
+    assert (counts.num_tenants, counts.num_keys) == (1, 2)
+
+
+def test_status_and_record(admin: ScriptedAdmin) -> None:
+    admin.status.control_age.FromMilliseconds(1500)
+    admin.status.workers.add(worker_id="worker-0", total_blocks=7)
+    with AdminClient(admin.address, "token") as client:
+        status = client.status()
+        record = client.request_record("acme", "r1")
+    assert (status.version, status.control_age_s, status.workers[0].total_blocks) == ("9.9", 1.5, 7)
+    assert (record.tenant, record.request_id, record.terms[0].cost) == ("acme", "r1", 4.5)
+
+
+def test_errors_are_of_the_same_tree(admin: ScriptedAdmin) -> None:
+    with AdminClient(admin.address, "token") as client:
+        client.create_tenant("acme")
+        with pytest.raises(ApiConflictError):
+            client.create_tenant("acme")
+        with pytest.raises(ApiNotFoundError):
+            client.delete_tenant("globex")
