@@ -15,8 +15,6 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from worker.actor import Reach, WorkerActor, actor_environment
-
 from cache_store.clock import SystemClock
 from cache_store.errors import InvalidRequestError, PreconditionError
 from cache_store.registry import WorkerId
@@ -34,6 +32,7 @@ from services.cluster.supervision import PartState, Supervisor, Transition
 from services.cluster.up_state import STATE_VERSION, UpState, remove_state, write_state
 from services.cluster.worker_part import WorkerPart, WorkerSpec
 from services.settings import environment
+from worker.actor import Reach, WorkerActor, actor_environment
 from worker.config import KvBytes, NumBlocks, PoolSize, RunnerKind, WorkerConfig
 
 __all__ = ["Device", "LaunchOptions", "RunnerKind", "RunningSystem", "running_system"]
