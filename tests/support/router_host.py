@@ -22,9 +22,6 @@ from stemcache.v1 import inference_pb2 as pb
 from stemcache.v1 import inference_pb2_grpc
 
 from cache_store.clock import SystemClock
-from cache_store.redis_index import RedisIndexWriter
-from cache_store.redis_registry import RedisRegistryWriter
-from cache_store.redis_session import RedisSession
 from cache_store.tokens import pack
 from services.cluster.redis_roles import RoleUrls
 from services.router.app import Router, running_router
@@ -35,20 +32,12 @@ from services.tenants.redis_connect import control_store
 from services.tenants.redis_store import ControlStore
 from tests.support.tokenizer_folder import write_tokenizer_folder
 from tests.support.worker_host import digest_config
-from worker.build import build_runner
-from worker.config import WorkerConfig
+from worker.build import build_runner, connect_stores
 from worker.host import WorkerHost, WorkerParts
-from worker.publisher import Stores
 
 MASTER = MasterKey(bytes(range(32)))
 ADMIN_TOKEN = secrets.token_hex(32)
 MODEL = "token-digest"
-
-
-def connect_stores(config: WorkerConfig) -> Stores:
-    """A worker's stores in Redis."""
-    session = RedisSession(config.redis_url)
-    return Stores(RedisIndexWriter(session), RedisRegistryWriter(session), session.close)
 
 
 def router_settings(urls: RoleUrls, folder: Path, **limits: Any) -> RouterSettings:
