@@ -87,6 +87,13 @@ class RedisSession:
         while self._idle:
             await self._idle.pop().disconnect(nowait=True)
 
+    def check_invariants(self) -> None:
+        """Connections that wait for a call are connected, few, and each waits once."""
+        assert len(self._idle) <= MAX_CONNECTIONS
+        assert len(set(map(id, self._idle))) == len(self._idle)
+        assert all(connection.is_connected for connection in self._idle)
+        assert not (self._closed and self._idle)
+
     async def _exchange(self, commands: Sequence[Command], deadline_s: float) -> list[Reply | ResponseError]:
         try:
             async with asyncio.timeout(deadline_s), self._slots:

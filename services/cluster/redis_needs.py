@@ -18,8 +18,7 @@ from cache_store.redis_keys import (
 )
 from cache_store.redis_session import CLAIM_SCHEMA, Command
 from services.cluster.redis_roles import RedisRole
-
-CONTROL_KEY = "sc:control"
+from services.tenants.redis_store import CONTROL_KEY
 
 _PROBE = Incarnation("0" * 32)
 _BLOCKS = blocks_key(DomainTag(bytes(16)), _PROBE)

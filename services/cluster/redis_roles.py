@@ -46,9 +46,8 @@ _RULES = {
     RedisRole.OPERATOR: "+@read +@write -@dangerous +info +time +eval +evalsha +eval_ro +evalsha_ro ~sc:*",
     RedisRole.ROUTER: "+@read -@dangerous -scan -randomkey -dbsize +info +time +eval_ro +evalsha_ro %R~sc:*",
     RedisRole.WORKER: (
-        "+time +get +mget +set +exists +del +unlink +pttl +sadd +srem +smembers +sismember +srandmember +hget +hset"
-        " +hdel +hgetall +hrandfield +eval +evalsha ~sc:{*}:blocks:* ~sc:inc:* ~sc:{index}:* ~sc:{workers}:*"
-        " ~sc:schema"
+        "+time +get +set +exists +del +unlink +sadd +srem +smembers +srandmember +hget +hset +hdel +hrandfield +eval"
+        " +evalsha ~sc:{*}:blocks:* ~sc:inc:* ~sc:{index}:* ~sc:{workers}:* ~sc:schema"
     ),
 }
 

@@ -88,7 +88,7 @@ class EmbeddedValkey:
             )
         self._end()
         self._files.socket.unlink(missing_ok=True)
-        self._files.log.unlink(missing_ok=True)
+        self._files.keep_last_log()
         self._process = _spawn(self._binary, self._files, self._lock, self._port)
         try:
             self._wait_until_ready(self._process)

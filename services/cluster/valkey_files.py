@@ -39,8 +39,13 @@ class ValkeyFiles:
 
     @property
     def log(self) -> Path:
-        """What the server says; begun anew with each start."""
+        """What the server says; begun anew with each start, the one before is kept as `valkey.log.1`."""
         return self.data / "valkey.log"
+
+    def keep_last_log(self) -> None:
+        """Makes room for a new log."""
+        if self.log.exists():
+            self.log.replace(self.log.with_suffix(".log.1"))
 
     def log_tail(self) -> str:
         """End of the log, empty where there is none."""

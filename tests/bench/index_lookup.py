@@ -178,9 +178,9 @@ def main() -> None:
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="sc-") as folder, EmbeddedValkey.start(Path(folder)) as server:
         print(
-            f"{NUM_BLOCKS} blocks, {NUM_WORKERS} workers of {arguments.held:,} blocks each, {arguments.rounds:,} rounds\n"
-            f"embedded Valkey over its Unix socket, {os.cpu_count()} CPUs, Python {platform.python_version()}\n"
+            f"{arguments.rounds:,} rounds, {NUM_BLOCKS} blocks, {NUM_WORKERS} workers of {arguments.held:,} blocks each"
         )
+        print(f"embedded Valkey over its Unix socket, {os.cpu_count()} CPUs, Python {platform.python_version()}\n")
         report(asyncio.run(run(server.urls, arguments.held, arguments.rounds)))
 
 

@@ -96,6 +96,21 @@ async def test_a_cancelled_write_leaves_the_index_in_doubt(redis_server: RedisSe
             await writer.apply(ONE, [stored(2, BLOCKS[16:32])])
 
 
+async def test_wherever_a_write_is_cancelled_a_replacement_heals(redis_server: RedisServer) -> None:
+    async with redis_server.session(RedisRole.ROUTER) as reading, redis_server.session(RedisRole.WORKER) as writing:
+        reader, writer = RedisIndexReader(reading, 5.0), RedisIndexWriter(writing)
+        for num_turns in range(30):
+            write = asyncio.create_task(writer.apply(ONE, [stored(num_turns), removed(num_turns + 1, BLOCKS[-16:])]))
+            for _ in range(num_turns):
+                await asyncio.sleep(0)
+            write.cancel()
+            await asyncio.wait([write])
+            await writer.replace(ONE, {ACME: BLOCKS[:48]})
+            await writer.apply(ONE, [stored(100, BLOCKS[48:64])])
+            assert await reader.lookup(ACME, BLOCKS, [ONE]) == {ONE: 4}
+            writing.check_invariants()
+
+
 async def test_a_domain_of_which_nothing_is_left_leaves_no_trace(redis_server: RedisServer) -> None:
     async with redis_server.session(RedisRole.WORKER) as session:
         writer = RedisIndexWriter(session)

@@ -77,6 +77,7 @@ async def test_a_storm_of_cancellations_mixes_no_replies_and_leaks_no_slot(redis
         await asyncio.gather(*(cancelled_after(number, number % 40) for number in range(400)))
         calls = (session.call(("ECHO", f"after {number}"), 5.0) for number in range(3 * MAX_CONNECTIONS))
         assert await asyncio.gather(*calls) == [f"after {number}".encode() for number in range(3 * MAX_CONNECTIONS)]
+        session.check_invariants()
 
 
 async def test_a_refused_command_is_told_and_spoils_nothing(redis_server: RedisServer) -> None:

@@ -61,7 +61,7 @@ async def test_a_swept_worker_that_only_paused_is_told_to_replace(redis_server: 
 
 
 async def test_a_worker_long_gone_is_forgotten_and_others_are_not(redis_server: RedisServer) -> None:
-    async with redis_server.session(RedisRole.WORKER) as session:
+    async with redis_server.session(RedisRole.WORKER) as session, redis_server.session(RedisRole.ROUTER) as reading:
         registry = RedisRegistryWriter(session)
         for name in ("gone", "justgone", "live"):
             await registry.renew(worker_record(name, incarnation=name))
@@ -73,7 +73,7 @@ async def test_a_worker_long_gone_is_forgotten_and_others_are_not(redis_server: 
                 operator.unlink(lease_key(Incarnation(name)))
             await sweep_dead(session)
             assert set(operator.hkeys(CURRENT_KEY)) == {"justgone", "live"}
-        [record] = await RedisRegistryReader(session).workers()
+        [record] = await RedisRegistryReader(reading).workers()
         assert record.worker_id == "live"
 
 

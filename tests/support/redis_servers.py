@@ -6,9 +6,12 @@ emptied before each test.
 
 from __future__ import annotations
 
+import os
 import secrets
 import shutil
+import signal
 import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Iterator
@@ -24,6 +27,7 @@ from services.cluster.redis_roles import RedisRole, RoleUrls
 from services.cluster.valkey import EmbeddedValkey
 from services.cluster.valkey_files import write_users
 
+LAUNCHER = Path(__file__).parents[2] / "services" / "cluster" / "die_with_parent.py"
 NO_REDIS = "redis-server is not on the PATH"
 
 
@@ -72,7 +76,8 @@ def running_redis(binary: Path, folder: Path) -> Iterator[RedisServer]:
         "save": "",
     }
     arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
-    process = subprocess.Popen([str(binary), *arguments], stdout=subprocess.DEVNULL, start_new_session=True)
+    launcher = [sys.executable, "-I", "-S", str(LAUNCHER), str(os.getpid()), str(int(signal.SIGKILL))]
+    process = subprocess.Popen([*launcher, str(binary), *arguments], stdout=subprocess.DEVNULL, start_new_session=True)
     try:
         server = RedisServer(
             "redis", RoleUrls(*(f"unix://{role}:{passwords.of(role)}@{socket}?db=0" for role in RedisRole))
