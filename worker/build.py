@@ -44,14 +44,15 @@ def connect_stores(config: WorkerConfig) -> Stores:
 
 
 def _build_paged(config: WorkerConfig) -> Runner:
-    from worker.torch_runner.gather_attention import GatherAttention  # imports torch
+    from worker.torch_runner.fastest import fastest_attention  # imports torch
     from worker.torch_runner.loader import load_model
     from worker.torch_runner.paged import PagedRunner
 
     assert config.model_folder is not None, "checked by WorkerConfig"
     model = load_model(config.model_folder, config.cache_dir, config.device, name=config.model_name)
     num_blocks = num_blocks_of(config.pool, model.geometry(BLOCK_SIZE).bytes_per_block)
-    return PagedRunner(model, num_blocks, GatherAttention(), BLOCK_SIZE, num_threads=config.torch_threads)
+    attention = fastest_attention(model, config.torch_threads, config.cache_dir)
+    return PagedRunner(model, num_blocks, attention, BLOCK_SIZE, num_threads=config.torch_threads)
 
 
 def _build_digest(config: WorkerConfig) -> Runner:

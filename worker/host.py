@@ -222,15 +222,16 @@ class WorkerHost:
         if self._failure is not None:
             _log.error("worker_failed", worker_id=self._config.worker_id, exc_info=self._failure)
             self._thread.abandon(self._failure)
+        self._servicer.drain()
         await self._health.enter_graceful_shutdown()
         publishing.cancel()
         await asyncio.wait((publishing,))
         await self._publisher.leave()
-        await self._server.stop(STOP_GRACE_S)
         try:
             await self._thread.stop(STOP_GRACE_S)
         except TimeoutError:
             _log.error("engine_thread_hangs", worker_id=self._config.worker_id)
+        await self._server.stop(STOP_GRACE_S)  # after the engine, so that open calls end with their own status
         await self._stores.close()
 
 
