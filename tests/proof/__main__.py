@@ -17,14 +17,14 @@ import transformers
 from worker.model_files.digests import default_cache_dir
 from worker.torch_runner.loader import load_model
 from worker.torch_runner.prepare import prepare_smollm2
-from worker.torch_runner.select import fastest_attention
+from worker.torch_runner.gather_attention import GatherAttention as fastest_attention
 
 from tests.proof.cases import BLOCK_SIZE, NUM_TOKENS, SMOLLM2, TINY_MODELS, Case, smollm2_case, tiny_case
 from tests.proof.compare import MAX_LOGIT_DIFFERENCE, compare
 from tests.proof.memory import check_memory
 from tests.proof.reference import Reference
 
-THREADS = 2
+THREADS = 1
 
 
 def prove(case: Case) -> int:

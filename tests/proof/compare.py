@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from worker.torch_runner.contiguous import ContiguousRunner
 from worker.torch_runner.loader import LoadedModel
 from worker.torch_runner.paged import PagedRunner
-from worker.torch_runner.select import fastest_attention
+from worker.torch_runner.gather_attention import GatherAttention as fastest_attention
 
 from tests.proof.cases import BLOCK_SIZE, NUM_TOKENS, Case
 from tests.proof.drive import Driver, LogitsTap, Observed

@@ -58,7 +58,7 @@ class Driver:
     def __init__(self, runner: Runner, tap: LogitsTap, chunk: int, domain: Domain | None = None) -> None:
         self._domain = domain or make_domain("acme", kv_format=runner.info.kv_format.digest())
         self._tap = tap
-        self.engine = Engine(runner, SystemClock(), EngineConfig(num_step_tokens=chunk, num_max_sequences=64))
+        self.engine = Engine(runner, SystemClock(), EngineConfig(num_step_tokens=chunk, num_max_sequences=16))
         self._next_key = 0
         self.num_mixed_steps = 0
 
