@@ -1,7 +1,7 @@
 """The proof: every cache gives the tokens that `transformers.generate` gives.
 
-`python -m tests.proof [MODEL ...]`; without arguments SmolLM2 and tiny random-weight models of other architectures. Exit
-status 0 only where all outputs, hits, distinct tokens, logit differences and byte counts are as they must be.
+`python -m tests.proof [MODEL ...]`; without arguments SmolLM2 and tiny random-weight models of other architectures.
+Exit status 0 only where all outputs, hits, distinct tokens, logit differences and byte counts are as they must be.
 """
 
 from __future__ import annotations
@@ -14,15 +14,14 @@ from pathlib import Path
 
 import torch
 import transformers
-from worker.model_files.digests import default_cache_dir
-from worker.torch_runner.loader import load_model
-from worker.torch_runner.prepare import prepare_smollm2
-from worker.torch_runner.gather_attention import GatherAttention as fastest_attention
 
 from tests.proof.cases import BLOCK_SIZE, NUM_TOKENS, SMOLLM2, TINY_MODELS, Case, smollm2_case, tiny_case
 from tests.proof.compare import MAX_LOGIT_DIFFERENCE, compare
 from tests.proof.memory import check_memory
 from tests.proof.reference import Reference
+from worker.model_files.digests import default_cache_dir
+from worker.torch_runner.loader import load_model
+from worker.torch_runner.prepare import prepare_smollm2
 
 THREADS = 1
 
@@ -62,8 +61,8 @@ def main() -> int:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
     torch.set_num_threads(THREADS)
     print(
-        f"{NUM_TOKENS} greedy tokens against transformers {transformers.__version__}, torch {torch.__version__}, float32, "
-        f"blocks of {BLOCK_SIZE}, attention by {fastest_attention().name}, pools filled with NaN; "
+        f"{NUM_TOKENS} greedy tokens against transformers {transformers.__version__}, torch {torch.__version__}, "
+        f"float32, {THREADS} threads, blocks of {BLOCK_SIZE}, pools filled with NaN; "
         f"allowed logit difference {MAX_LOGIT_DIFFERENCE:.0e}"
     )
     num_problems = 0

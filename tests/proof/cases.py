@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from tests.support.tiny_models import VOCAB_SIZE, WINDOW, tiny_model
 from transformers import AutoTokenizer
+
+from tests.support.tiny_models import VOCAB_SIZE, WINDOW, tiny_model
 
 BLOCK_SIZE = 16
 NUM_TOKENS = 100

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from worker.torch_runner.contiguous import ContiguousRunner
-from worker.torch_runner.loader import LoadedModel
-from worker.torch_runner.paged import PagedRunner
-from worker.torch_runner.gather_attention import GatherAttention as fastest_attention
-
 from tests.proof.cases import BLOCK_SIZE, NUM_TOKENS, Case
 from tests.proof.drive import Driver, LogitsTap, Observed
 from tests.proof.reference import Reference
 from worker.requests import CacheMode
+from worker.torch_runner.contiguous import ContiguousRunner
+from worker.torch_runner.fastest import fastest_attention
+from worker.torch_runner.loader import LoadedModel
+from worker.torch_runner.paged import PagedRunner
 
 MAX_LOGIT_DIFFERENCE = 1e-3
 POISON = float("nan")
@@ -46,7 +45,9 @@ def paged_driver(case: Case, model: LoadedModel, threads: int) -> Driver:
     """A fresh pool that holds everything, filled with NaN."""
     tap = LogitsTap()
     blocks = 8 + sum(-(-(len(prompt) + NUM_TOKENS) // BLOCK_SIZE) + 1 for prompt in (*case.prompts, case.shared))
-    runner = PagedRunner(model, blocks, fastest_attention(), BLOCK_SIZE, fill=POISON, num_threads=threads, observer=tap)
+    runner = PagedRunner(
+        model, blocks, fastest_attention(model, threads), BLOCK_SIZE, fill=POISON, num_threads=threads, observer=tap
+    )
     return Driver(runner, tap, case.chunk)
 
 

@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
-from worker.engine import Engine
-from worker.engine_config import EngineConfig
 
 from cache_store.clock import SystemClock
 from cache_store.domain import Domain
 from cache_store.tokens import pack
 from tests.proof.cases import NUM_TOKENS
 from tests.support.domains import make_domain
+from worker.engine import Engine
+from worker.engine_config import EngineConfig
 from worker.requests import CacheMode, EngineRequest, Failed, Generated, RequestKey, Started
 from worker.runner import Runner
 from worker.sampling import SamplingParams

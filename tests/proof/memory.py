@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
+from tests.proof.cases import BLOCK_SIZE, NUM_TOKENS, Case
 from worker.torch_runner.contiguous import ContiguousRunner
+from worker.torch_runner.fastest import fastest_attention
 from worker.torch_runner.loader import LoadedModel
 from worker.torch_runner.paged import PagedRunner
-from worker.torch_runner.gather_attention import GatherAttention as fastest_attention
-
-from tests.proof.cases import BLOCK_SIZE, NUM_TOKENS, Case
 
 
 def formula_bytes(model: LoadedModel, length: int) -> int:
@@ -22,7 +21,7 @@ def check_memory(case: Case, model: LoadedModel) -> tuple[list[str], list[str]]:
     """Lines to print, and problems."""
     lengths = [len(prompt) + NUM_TOKENS for prompt in case.prompts]
     rounded = [-(-length // BLOCK_SIZE) * BLOCK_SIZE for length in lengths]
-    paged = PagedRunner(model, sum(rounded) // BLOCK_SIZE, fastest_attention(), BLOCK_SIZE)
+    paged = PagedRunner(model, sum(rounded) // BLOCK_SIZE, fastest_attention(model), BLOCK_SIZE)
     contiguous = ContiguousRunner(model, len(lengths), max(rounded), BLOCK_SIZE)
     rows = (
         ("paged", paged.pools.size_bytes, formula_bytes(model, sum(rounded))),
