@@ -1,4 +1,7 @@
-"""What this router has sent to each worker and no report of the worker can contain yet. Owned by one event loop."""
+"""What this router has sent to each worker and the worker's report does not contain yet. Owned by one event loop.
+
+A report is up to a second old, and a worker reports between its steps only: a request in a long step is not in it.
+"""
 
 from __future__ import annotations
 
@@ -6,84 +9,89 @@ from dataclasses import dataclass
 
 from cache_store.clock import Clock
 from cache_store.index import Incarnation
-from cache_store.registry import RENEW_S
+from cache_store.registry import RENEW_S, WorkerLoad
 
 REPORT_LAG_S = 2 * RENEW_S
-"""After that long a worker's report, as this router has read it, contains the request."""
+"""A report that is read now may have been made that long ago."""
 
 _SMOOTHING = 0.2
 
 
 @dataclass(frozen=True, slots=True)
 class Pending:
-    """Sums over the requests on their way to one worker."""
+    """What to add to a report."""
 
     requests: int
     prefill_tokens: int
 
 
 class Assignment:
-    """One request on its way. Its owner tells of the first token and of the end, both any number of times."""
+    """One request at a worker. Its owner tells of the first token and of the end, both any number of times."""
 
     def __init__(self, owner: Assignments, incarnation: Incarnation, prefill_tokens: int, now_s: float) -> None:
         self._owner = owner
         self.incarnation = incarnation
         self.prefill_tokens = prefill_tokens
+        """Still to be computed."""
         self.sent_s = now_s
-        self._started_s: float | None = None
+        self._answered_s: float | None = None
 
     def first_token(self, now_s: float) -> None:
         """Its prefill is done."""
-        if self._started_s is None:
-            self._started_s = now_s
-            self._owner.settle(self)
+        self.prefill_tokens = 0
+        self._answered_s = now_s if self._answered_s is None else self._answered_s
 
     def end(self, now_s: float) -> None:
         """It is over; one that made tokens tells how long a request takes."""
-        self._owner.settle(self)
-        if self._started_s is not None:
-            self._owner.observe(self.incarnation, now_s - self._started_s)
-            self._started_s = None
+        took_s = None if self._answered_s is None else now_s - self._answered_s
+        self._owner.settle(self, took_s)
 
 
 class Assignments:
-    """All requests on their way, by worker."""
+    """All requests of this router, by worker."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._pending: dict[Incarnation, set[Assignment]] = {}
+        self._open: dict[Incarnation, set[Assignment]] = {}
         self._request_s: dict[Incarnation, float] = {}
 
     def add(self, incarnation: Incarnation, prefill_tokens: int) -> Assignment:
         """Notes a request."""
         assignment = Assignment(self, incarnation, prefill_tokens, self._clock.monotonic_s())
-        self._pending.setdefault(incarnation, set()).add(assignment)
+        self._open.setdefault(incarnation, set()).add(assignment)
         return assignment
 
-    def pending(self, incarnation: Incarnation) -> Pending:
-        """What the worker's report lacks."""
+    def pending(self, incarnation: Incarnation, report: WorkerLoad) -> Pending:
+        """What the report lacks: at least what was sent lately, and whatever this router has there beyond it."""
+        mine = self._open.get(incarnation, set())
         since_s = self._clock.monotonic_s() - REPORT_LAG_S
-        recent = [each for each in self._pending.get(incarnation, ()) if each.sent_s > since_s]
-        return Pending(len(recent), sum(each.prefill_tokens for each in recent))
+        recent = [each for each in mine if each.sent_s > since_s and each.prefill_tokens]
+        reported_requests = report.running_requests + report.waiting_requests
+        return Pending(
+            requests=max(len(recent), len(mine) - reported_requests),
+            prefill_tokens=max(
+                sum(each.prefill_tokens for each in recent),
+                sum(each.prefill_tokens for each in mine) - report.queued_prefill_tokens,
+            ),
+        )
 
     def request_s(self, incarnation: Incarnation) -> float:
         """Usual seconds from a request's first token to its end; 0 before the first."""
         return self._request_s.get(incarnation, 0.0)
 
-    def observe(self, incarnation: Incarnation, seconds: float) -> None:
-        """Takes the time of one request into the usual time."""
-        before = self._request_s.get(incarnation, seconds)
-        self._request_s[incarnation] = before + _SMOOTHING * (seconds - before)
-
-    def settle(self, assignment: Assignment) -> None:
-        """It is on its way no longer."""
-        waiting = self._pending.get(assignment.incarnation)
-        if waiting is not None:
-            waiting.discard(assignment)
-            if not waiting:
-                del self._pending[assignment.incarnation]
+    def settle(self, assignment: Assignment, took_s: float | None) -> None:
+        """It is over; `took_s` from its first token on, None where it made none."""
+        mine = self._open.get(assignment.incarnation)
+        if mine is None or assignment not in mine:
+            return
+        mine.remove(assignment)
+        if not mine:
+            del self._open[assignment.incarnation]
+        if took_s is not None:
+            before_s = self._request_s.get(assignment.incarnation, took_s)
+            self._request_s[assignment.incarnation] = before_s + _SMOOTHING * (took_s - before_s)
 
     def forget(self, incarnation: Incarnation) -> None:
         """The worker is gone; assignments to it may still be ended."""
-        self._pending.pop(incarnation, None)
+        self._open.pop(incarnation, None)
         self._request_s.pop(incarnation, None)

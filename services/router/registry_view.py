@@ -89,7 +89,7 @@ class RegistryView:
         now_s = self._clock.monotonic_s()
         views = []
         for incarnation, known in self._known.items():
-            pending = self._assignments.pending(incarnation)
+            pending = self._assignments.pending(incarnation, known.record.load)
             views.append(
                 WorkerView(
                     record=known.record,

@@ -33,9 +33,9 @@ class WorkerView:
     suspected: bool
     """It did not answer lately; taken only where nobody else is left."""
     pending_prefill_tokens: int
-    """Sent by this router since the report."""
+    """Sent by this router and not in the report."""
     pending_requests: int
-    """Sent by this router since the report."""
+    """Sent by this router and not in the report."""
     request_s: float
     """Usual seconds of a request from its first step to its end; 0 before the first."""
 

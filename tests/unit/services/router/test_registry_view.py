@@ -6,7 +6,7 @@ import pytest
 
 from cache_store.clock import ManualClock
 from cache_store.index import Incarnation
-from cache_store.registry import LEASE_S, PROTOCOL_VERSION, RegistryUnavailableError, WorkerRecord
+from cache_store.registry import LEASE_S, PROTOCOL_VERSION, RegistryUnavailableError, WorkerLoad, WorkerRecord
 from services.router.assignments import REPORT_LAG_S
 from services.router.registry_view import LOST_AFTER_S, RegistryView
 from services.router.routing import WorkerView
@@ -135,15 +135,41 @@ async def test_a_suspected_worker_is_trusted_again_when_its_lease_outlives_the_s
     assert not bench.only().suspected
 
 
-async def test_requests_on_their_way_are_added_until_a_report_has_them(bench: Bench) -> None:
-    await bench.poll(worker_record("a"))
+def pending(bench: Bench) -> tuple[int, int]:
+    view = bench.only()
+    return view.pending_requests, view.pending_prefill_tokens
+
+
+async def test_requests_on_their_way_are_added_to_the_report(bench: Bench) -> None:
+    load = WorkerLoad(1, 0, 500, 0.0, 0)
+    await bench.poll(worker_record("a", load=load))
     first = bench.view.assign(A, 100)
-    bench.view.assign(A, 10)
-    assert (bench.only().pending_requests, bench.only().pending_prefill_tokens) == (2, 110)
+    second = bench.view.assign(A, 10)
+    assert pending(bench) == (2, 110)
     first.first_token(bench.clock.monotonic_s())
-    assert (bench.only().pending_requests, bench.only().pending_prefill_tokens) == (1, 10)
+    assert pending(bench) == (1, 10)
+    first.end(bench.clock.monotonic_s())
+    second.end(bench.clock.monotonic_s())
+    assert pending(bench) == (0, 0)
+
+
+async def test_what_a_report_must_contain_by_now_is_not_added_twice(bench: Bench) -> None:
+    await bench.poll(worker_record("a", load=WorkerLoad(1, 1, 110, 0.0, 0)))
+    bench.view.assign(A, 100)
+    bench.view.assign(A, 10)
     bench.clock.advance(REPORT_LAG_S)
-    assert (bench.only().pending_requests, bench.only().pending_prefill_tokens) == (0, 0)
+    assert pending(bench) == (0, 0)
+
+
+async def test_a_request_in_a_long_step_counts_although_no_report_has_it(bench: Bench) -> None:
+    await bench.poll(worker_record("a"))
+    assignment = bench.view.assign(A, 100)
+    bench.clock.advance(60 * REPORT_LAG_S)
+    assert pending(bench) == (1, 100)
+    assignment.first_token(bench.clock.monotonic_s())
+    assert pending(bench) == (1, 0)
+    assignment.end(bench.clock.monotonic_s())
+    assert pending(bench) == (0, 0)
 
 
 async def test_the_usual_time_of_a_request_is_learnt_from_those_that_made_tokens(bench: Bench) -> None:

@@ -1,0 +1,216 @@
+"""Workers that die, stop, hang or do not fit: one retry before the first token, ABORTED with the tokens after it."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import signal
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pytest
+from google.rpc.error_details_pb2 import RetryInfo
+from stemcache.admin.v1 import admin_pb2
+from stemcache.v1 import inference_pb2 as pb
+
+from cache_store.redis_registry import RedisRegistryWriter
+from cache_store.redis_session import RedisSession
+from cache_store.registry import PROTOCOL_VERSION
+from services.cluster.redis_roles import RoleUrls
+from services.cluster.valkey import EmbeddedValkey
+from services.tenants.master_key import cluster_key
+from tests.support.redis_servers import server_named
+from tests.support.router_host import (
+    ADMIN_METADATA,
+    MASTER,
+    Cluster,
+    detail_of,
+    eventually_async,
+    running_cluster,
+    start_worker,
+    tokens_request,
+)
+from tests.support.worker_process import worker_process
+from tests.support.worker_records import worker_record
+
+PROMPT = list(range(100, 180))
+Code = grpc.StatusCode
+
+
+@pytest.fixture
+def urls(request: pytest.FixtureRequest, valkey: EmbeddedValkey) -> RoleUrls:
+    return server_named(request, "valkey").urls
+
+
+@asynccontextmanager
+async def registry_writer(urls: RoleUrls) -> AsyncIterator[RedisRegistryWriter]:
+    session = RedisSession(urls.worker)
+    yield RedisRegistryWriter(session)
+    await session.close()
+
+
+class Mortal:
+    """A cluster whose workers are processes."""
+
+    def __init__(self, cluster: Cluster, processes: dict[str, Process]) -> None:
+        self.cluster = cluster
+        self.processes = processes
+
+    async def status(self) -> Any:
+        return await self.cluster.cluster_admin.GetStatus(
+            admin_pb2.GetStatusRequest(), timeout=10.0, metadata=ADMIN_METADATA
+        )
+
+    async def wait_for_workers(self, *names: str) -> None:
+        async def joined() -> bool:
+            return [worker.worker_id for worker in (await self.status()).workers] == list(names)
+
+        await eventually_async(joined)
+
+    async def chosen_worker(self, request_id: str) -> str:
+        """Name of the worker that a request of acme was sent to."""
+        found: list[str] = []
+
+        async def asked() -> bool:
+            try:
+                record = await self.cluster.record(self.cluster.acme, request_id)
+            except grpc.aio.AioRpcError:
+                return False
+            found[:] = [term.worker_id for term in record.terms[:1]]
+            return bool(found)
+
+        await eventually_async(asked)
+        return found[0]
+
+
+async def mortal(stack: AsyncExitStack, urls: RoleUrls, folder: Path, names: list[str], **changes: Any) -> Mortal:
+    cluster = await stack.enter_async_context(running_cluster(urls, folder, workers=()))
+    processes = {}
+    for name in names:
+        process = worker_process(name, urls.worker, cluster_key(MASTER), **changes)
+        processes[name] = await stack.enter_async_context(process)
+    made = Mortal(cluster, processes)
+    await made.wait_for_workers(*names)
+    return made
+
+
+@pytest.fixture
+async def slow_pair(urls: RoleUrls, tmp_path: Path) -> AsyncIterator[Mortal]:
+    """Two workers whose steps take long enough to be killed before the first token."""
+    async with AsyncExitStack() as stack:
+        yield await mortal(stack, urls, tmp_path, ["a", "b"], digest_step_s=3.0)
+
+
+@pytest.fixture
+async def quick_pair(urls: RoleUrls, tmp_path: Path) -> AsyncIterator[Mortal]:
+    """Two workers that make a token every few milliseconds."""
+    async with AsyncExitStack() as stack:
+        yield await mortal(stack, urls, tmp_path, ["a", "b"], digest_step_s=0.01)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_worker_that_dies_before_the_first_token_is_replaced_by_another(
+    slow_pair: Mortal, number: signal.Signals
+) -> None:
+    request = tokens_request(PROMPT, max_tokens=1, request_id="r")
+    call = asyncio.create_task(slow_pair.cluster.acme.generate(request))
+    victim = await slow_pair.chosen_worker("r")
+    slow_pair.processes[victim].send_signal(number)
+    answer = await call
+    assert answer.route.worker_id != victim
+    assert answer.route.attempts == 2
+    assert answer.usage.completion_tokens == 1
+    record = await slow_pair.cluster.record(slow_pair.cluster.acme, answer.request_id)
+    assert (record.status, record.attempts) == ("OK", 2)
+    assert [term.worker_id for term in record.terms] == [answer.route.worker_id]
+
+
+async def read_into(events: list[Any], stream: Any) -> None:
+    while (event := await stream.read()) is not grpc.aio.EOF:
+        events.append(event)
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_worker_that_dies_after_the_first_token_ends_in_aborted_with_the_tokens(
+    quick_pair: Mortal, number: signal.Signals
+) -> None:
+    request = tokens_request(PROMPT, max_tokens=4_000, request_id="r")
+    stream = quick_pair.cluster.acme.stream(request)
+    unary = asyncio.create_task(quick_pair.cluster.acme.generate(request))
+    events = [await stream.read() for _ in range(5)]
+    quick_pair.processes[events[0].started.route.worker_id].send_signal(number)
+    with pytest.raises(grpc.aio.AioRpcError) as streamed:
+        await read_into(events, stream)
+    with pytest.raises(grpc.aio.AioRpcError) as whole:
+        await unary
+    assert streamed.value.code() is whole.value.code() is Code.ABORTED
+    (sample,) = detail_of(streamed.value, pb.PartialGeneration).completions
+    assert sample == detail_of(whole.value, pb.PartialGeneration).completions[0]
+    assert sample.token_ids.packed == b"".join(e.delta.token_ids.packed for e in events if e.HasField("delta"))
+    assert sample.text == "".join(e.delta.text for e in events if e.HasField("delta"))
+    assert sample.finish_reason == pb.FINISH_REASON_UNSPECIFIED
+    again = await quick_pair.cluster.acme.generate(tokens_request(PROMPT, max_tokens=4))
+    assert again.route.worker_id != events[0].started.route.worker_id
+
+
+async def test_the_last_worker_dies_and_the_answer_is_unavailable_until_one_is_back(
+    urls: RoleUrls, tmp_path: Path
+) -> None:
+    async with running_cluster(urls, tmp_path, ({},)) as cluster:
+        await cluster.acme.generate(tokens_request(PROMPT))
+        await cluster.workers.pop().stop()
+        with pytest.raises(grpc.aio.AioRpcError) as error:
+            await cluster.acme.generate(tokens_request(PROMPT))
+        assert error.value.code() is Code.UNAVAILABLE
+        assert detail_of(error.value, RetryInfo).retry_delay.ToMilliseconds() > 0
+        cluster.workers.append(await start_worker(urls, "worker-0"))
+
+        async def served() -> bool:
+            try:
+                return bool((await cluster.acme.generate(tokens_request(PROMPT))).completions)
+            except grpc.aio.AioRpcError as error:
+                if error.code() is not Code.UNAVAILABLE:
+                    raise
+                return False
+
+        await eventually_async(served)
+        await cluster.workers[0].stop()
+
+
+async def test_a_draining_worker_gets_nothing_new(urls: RoleUrls, tmp_path: Path) -> None:
+    async with running_cluster(urls, tmp_path, ({}, {})) as cluster:
+        first = await cluster.acme.generate(tokens_request(PROMPT))
+        holder = next(w for w in cluster.workers if w.record().worker_id == first.route.worker_id)
+        await holder.drain(1.0)
+        for _ in range(5):
+            answer = await cluster.acme.generate(tokens_request(PROMPT))
+            assert answer.route.worker_id != first.route.worker_id
+            assert answer.completions == first.completions
+
+
+async def test_workers_of_another_protocol_version_are_refused_by_name(urls: RoleUrls, tmp_path: Path) -> None:
+    async with running_cluster(urls, tmp_path, ({},)) as cluster:
+        async with registry_writer(urls) as registry:
+            old = worker_record("veteran", protocol_version=PROTOCOL_VERSION - 1, model="other")
+            other = dataclasses.replace(
+                cluster.workers[0].record(), worker_id="stranger", incarnation="5" * 32, tokenizer_digest="0" * 32
+            )
+            await registry.renew(old)
+            await registry.renew(other)
+            seen: list[str] = []
+
+            async def refused() -> bool:
+                status = await cluster.cluster_admin.GetStatus(
+                    admin_pb2.GetStatusRequest(), timeout=10.0, metadata=ADMIN_METADATA
+                )
+                seen[:] = status.refused_workers
+                return len(seen) == 2
+
+            await eventually_async(refused)
+        assert seen[0].startswith("stranger: its tokenizer is " + "0" * 32)
+        assert seen[1].startswith("veteran: its worker protocol has version 0, this router speaks version 1")
+        assert (await cluster.acme.generate(tokens_request(PROMPT))).route.worker_id == "worker-0"
