@@ -21,7 +21,7 @@ from stemcache.admin.v1 import admin_pb2, admin_pb2_grpc
 from stemcache.v1 import inference_pb2 as pb
 from stemcache.v1 import inference_pb2_grpc
 
-from cache_store.clock import SystemClock
+from cache_store.clock import Clock, SystemClock
 from cache_store.tokens import pack
 from services.cluster.redis_roles import RoleUrls
 from services.router.app import Router, running_router
@@ -119,9 +119,9 @@ ADMIN_METADATA = (("authorization", f"Bearer {ADMIN_TOKEN}"),)
 
 
 @asynccontextmanager
-async def running(router_of: RouterSettings) -> AsyncIterator[Router]:
+async def running(settings: RouterSettings, clock: Clock) -> AsyncIterator[Router]:
     """A router whose tasks run until the block ends."""
-    async with running_router(router_of, SystemClock()) as router:
+    async with running_router(settings, clock) as router:
         task = asyncio.create_task(router.run())
         try:
             yield router
@@ -150,7 +150,11 @@ async def start_worker(urls: RoleUrls, worker_id: str, **changes: Any) -> Worker
 
 @asynccontextmanager
 async def running_cluster(
-    urls: RoleUrls, folder: Path, workers: Sequence[dict[str, Any]] = ({},), **limits: Any
+    urls: RoleUrls,
+    folder: Path,
+    workers: Sequence[dict[str, Any]] = ({},),
+    clock: Clock | None = None,
+    **limits: Any,
 ) -> AsyncIterator[Cluster]:
     """A router that is ready, workers, and tenants acme and globex."""
     async with AsyncExitStack() as stack:
@@ -160,7 +164,9 @@ async def running_cluster(
             await store.create_tenant(name)
             keys[name] = (await store.create_key(name)).value.text
         hosts = await stack.enter_async_context(running_workers_of(urls, workers))
-        router = await stack.enter_async_context(running(router_settings(urls, folder, **limits)))
+        router = await stack.enter_async_context(
+            running(router_settings(urls, folder, **limits), clock or SystemClock())
+        )
         channel = await stack.enter_async_context(grpc.aio.insecure_channel(router.address))
         admin = await stack.enter_async_context(grpc.aio.insecure_channel(router.admin_address))
         cluster = Cluster(
