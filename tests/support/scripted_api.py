@@ -37,13 +37,18 @@ class ScriptedApi(rpc.InferenceServiceServicer):
         self.events: list[pb.GenerateStreamResponse] = []
         self.raw_details: bytes | None = None
         self.hold_stream = False
+        self.last_failure: list[Failure] = []
+        """What a stream ends with, after its events."""
         self.stream_ended = threading.Event()
 
     def _enter(self, context: grpc.ServicerContext) -> None:
         self.metadata = {key: str(value) for key, value in context.invocation_metadata()}
-        if not self.failures:
+        self._fail(self.failures, context)
+
+    def _fail(self, failures: list[Failure], context: grpc.ServicerContext) -> None:
+        if not failures:
             return
-        failure = self.failures.pop(0)
+        failure = failures.pop(0)
         if self.raw_details is not None:
             context.set_trailing_metadata((("grpc-status-details-bin", self.raw_details),))
             context.abort(grpc.StatusCode.NOT_FOUND, failure.message)
@@ -73,7 +78,7 @@ class ScriptedApi(rpc.InferenceServiceServicer):
         yield from self.events
         if self.hold_stream:
             self.stream_ended.wait(timeout=10)
-        self._enter(context)
+        self._fail(self.last_failure, context)
 
     def CancelGeneration(  # noqa: N802
         self, request: pb.CancelGenerationRequest, context: grpc.ServicerContext

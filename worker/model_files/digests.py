@@ -34,12 +34,6 @@ def weights_digest(folder: ModelFolder, cache_dir: Path) -> bytes:
     return hashlib.blake2b(encode(*named), digest_size=_DIGEST_BYTES, person=b"sc-weights").digest()
 
 
-def tokenizer_digest(folder: ModelFolder) -> str:
-    """Hex digest of all files that turn text into token ids."""
-    named = [field for file in folder.tokenizer_files for field in (file.name, file.read_bytes())]
-    return hashlib.blake2b(encode(*named), digest_size=_DIGEST_BYTES, person=b"sc-tokenizer").hexdigest()
-
-
 def _file_digest(file: Path, cache_dir: Path) -> bytes:
     stat = file.stat()
     key = [_RECORD_VERSION, str(file), stat.st_size, stat.st_mtime_ns]

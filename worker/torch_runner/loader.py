@@ -16,7 +16,8 @@ from transformers.utils.logging import disable_progress_bar
 from cache_store.domain import KvFormat
 from cache_store.errors import InvalidRequestError, PreconditionError
 from cache_store.groups import CacheGeometry
-from worker.model_files.digests import default_cache_dir, tokenizer_digest, weights_digest
+from cache_store.tokenizer_files import tokenizer_digest
+from worker.model_files.digests import default_cache_dir, weights_digest
 from worker.model_files.folder import ModelFolder, check_folder
 from worker.model_files.layers import LAYOUT_VERSION, GroupShape, LayerSpec, attention_text, geometry, group_layers
 from worker.model_files.support import check_supported, max_model_len
@@ -131,7 +132,7 @@ def load_model(
         eos_token_ids=_eos_token_ids(checked, facts),
         weights_digest=weights_digest(checked, cache_dir or default_cache_dir()),
         attention=attention_text(facts, layers),
-        tokenizer_digest=tokenizer_digest(checked),
+        tokenizer_digest=tokenizer_digest(checked.path),
     )
 
 

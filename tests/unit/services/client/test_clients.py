@@ -96,11 +96,10 @@ def test_bad_input_is_not_retried(api: ScriptedApi) -> None:
 
 
 def test_stream_is_not_retried_after_its_first_event(api: ScriptedApi) -> None:
-    api.events = _events()[:2]
+    api.events, api.last_failure = _events()[:2], [UNAVAILABLE]
     with StemcacheClient(api.address, "key") as client:
         stream = client.stream(GenerationRequest("text"))
         assert isinstance(next(stream), GenerationStarted)
-        api.failures = [UNAVAILABLE]
         with pytest.raises(ApiUnavailableError):
             list(stream)
     assert len(api.requests) == 1
