@@ -12,7 +12,6 @@ import signal
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -37,6 +36,7 @@ STOP_SLACK_S = 20.0
 
 _NAME_PREFIX = "worker:"
 _POLL_S = 0.05
+_ANSWER_S = 1.0
 
 _log = structlog.get_logger(__name__)
 
@@ -88,13 +88,20 @@ class RayCluster:
         return self._session.folder if self._session else None
 
     @property
+    def address(self) -> str:
+        """For `connect`."""
+        return str(ray.get_runtime_context().gcs_address)
+
+    @property
     def num_gpus(self) -> float:
         """GPUs of the whole cluster."""
         return float(ray.cluster_resources().get("GPU", 0.0))
 
     def create(self, spec: WorkerSpec) -> None:
         """See `WorkerPlacement.create`."""
-        self._end_named(spec.worker_id)
+        left = self._find(spec.worker_id)  # by another launcher, or failed: its configuration may be old
+        if left is not None:
+            self._end(spec.worker_id, left)
         options = {
             "name": _NAME_PREFIX + spec.worker_id,
             "lifetime": None if self._session else "detached",
@@ -122,16 +129,19 @@ class RayCluster:
             raise UnavailableError(f"{worker_id} does not answer: {_first_line(error)}", retry_after_s=1.0) from error
 
     def stop(self, worker_id: str, drain_s: float) -> None:
-        """See `WorkerPlacement.stop`."""
-        actor = self._actors.pop(worker_id, None)
+        """See `WorkerPlacement.stop`. Also ends a detached worker that another launcher placed.
+
+        One that does not answer yet has nothing to drain and is ended at once.
+        """
+        actor = self._actors.pop(worker_id, None) or self._find(worker_id)
         if actor is None:
             return
-        try:
-            ray.get(actor.handle.stop.remote(drain_s), timeout=drain_s + STOP_SLACK_S)
-        except ray.exceptions.RayError as error:
-            _log.warning("worker_stop_failed", worker_id=worker_id, reason=_first_line(error))
-        ray.kill(actor.handle, no_restart=True)
-        self._wait_gone(worker_id)
+        if actor.answers():
+            try:
+                ray.get(actor.handle.stop.remote(drain_s), timeout=drain_s + STOP_SLACK_S)
+            except ray.exceptions.RayError as error:
+                _log.warning("worker_stop_failed", worker_id=worker_id, reason=_first_line(error))
+        self._end(worker_id, actor)
 
     def worker_ids(self) -> list[str]:
         """Workers that run in the cluster, whoever placed them."""
@@ -153,13 +163,14 @@ class RayCluster:
     ) -> None:
         self.close()
 
-    def _end_named(self, worker_id: str) -> None:
-        """Ends a worker of that id that another launcher left, or that failed: its configuration may be old."""
-        with suppress(ValueError):  # there is none
-            ray.kill(ray.get_actor(_NAME_PREFIX + worker_id), no_restart=True)
-        self._wait_gone(worker_id)
+    def _find(self, worker_id: str) -> _Actor | None:
+        try:
+            return _Actor(ray.get_actor(_NAME_PREFIX + worker_id))
+        except ValueError:  # there is none
+            return None
 
-    def _wait_gone(self, worker_id: str) -> None:
+    def _end(self, worker_id: str, actor: _Actor) -> None:
+        ray.kill(actor.handle, no_restart=True)
         _wait(lambda: worker_id not in self.worker_ids(), f"{worker_id} does not end")
 
 
@@ -170,6 +181,11 @@ class _Actor:
         self.handle = handle
         self._asked: Any = None
         self._last = Placed(PlacedState.STARTING, None, "")
+
+    def answers(self) -> bool:
+        """Whether it answers within a second."""
+        ready, _ = ray.wait([self.handle.describe.remote()], timeout=_ANSWER_S)
+        return bool(ready)
 
     def look(self) -> Placed:
         """The answer to the last question, without waiting for the next."""

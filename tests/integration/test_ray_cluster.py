@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -21,7 +22,7 @@ from services.cluster.worker_part import PlacedState, WorkerSpec
 from tests.support.breakable_actor import BreakableActor
 from tests.support.worker_host import WorkerClient, digest_config, digest_domain
 from worker.actor import Reach, actor_environment
-from worker.config import WorkerConfig
+from worker.config import KvBytes, WorkerConfig
 
 pytestmark = pytest.mark.slow
 
@@ -96,18 +97,10 @@ def test_a_worker_whose_engine_died_is_started_again(cluster: RayCluster, valkey
     cluster.stop("worker-end", 1.0)
 
 
-def test_a_worker_that_cannot_start_says_why(cluster: RayCluster, valkey: EmbeddedValkey, tmp_path: Path) -> None:
-    config = WorkerConfig(
-        worker_id=digest_config("worker-bad").worker_id,
-        model_name="missing",
-        redis_url=valkey.urls.worker,
-        cluster_key=b"k" * 32,
-        pool=digest_config().pool,
-        model_folder=tmp_path / "nothing",
-    )
-    cluster.create(spec(config))
+def test_a_worker_that_cannot_start_says_why(cluster: RayCluster, valkey: EmbeddedValkey) -> None:
+    cluster.create(spec(digest_config("worker-bad", valkey.urls.worker, pool=KvBytes(1))))
     until(lambda: cluster.look("worker-bad").state is PlacedState.DEAD, "it is not dead")
-    assert "nothing is no folder" in cluster.look("worker-bad").reason
+    assert "1 bytes hold no block" in cluster.look("worker-bad").reason
     cluster.stop("worker-bad", 1.0)
 
 
@@ -120,6 +113,41 @@ def test_a_worker_of_the_same_id_is_replaced(cluster: RayCluster, valkey: Embedd
     assert second.incarnation != first.incarnation
     assert cluster.worker_ids().count("worker-twice") == 1
     cluster.stop("worker-twice", 1.0)
+
+
+REMOTE = """
+import sys, time
+from services.cluster.ray_cluster import RayCluster
+from services.cluster.worker_part import PlacedState, WorkerSpec
+from tests.support.worker_host import digest_config
+from worker.actor import Reach, WorkerActor, actor_environment
+
+config = digest_config("worker-far", sys.argv[2])
+with RayCluster.connect(WorkerActor, sys.argv[1]) as cluster:
+    cluster.create(WorkerSpec("worker-far", (config, Reach.NODE), actor_environment(config), 1, 0))
+    while cluster.look("worker-far").state is not PlacedState.READY:
+        time.sleep(0.05)
+    print(cluster.look("worker-far").record.address, flush=True)
+"""
+
+
+def test_workers_of_a_remote_cluster_outlive_their_launcher_and_are_stopped_by_name(
+    cluster: RayCluster, valkey: EmbeddedValkey
+) -> None:
+    arguments = [sys.executable, "-c", REMOTE, cluster.address, valkey.urls.worker]
+    launcher = subprocess.run(arguments, stdout=subprocess.PIPE, text=True, timeout=TIMEOUT_S, check=True)
+    assert not launcher.stdout.startswith("127."), "reached by the address of its node"
+    assert "worker-far" in cluster.worker_ids()
+    host, _, port = launcher.stdout.strip().rpartition(":")
+    socket.create_connection((host, int(port)), timeout=5).close()
+    cluster.stop("worker-far", 1.0)
+    assert "worker-far" not in cluster.worker_ids()
+
+
+def test_a_worker_that_still_starts_is_stopped_at_once(cluster: RayCluster, valkey: EmbeddedValkey) -> None:
+    cluster.create(spec(digest_config("worker-soon", valkey.urls.worker)))
+    cluster.stop("worker-soon", 60.0)
+    assert "worker-soon" not in cluster.worker_ids()
 
 
 LAUNCHER = """

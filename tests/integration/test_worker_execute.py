@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import AsyncIterator, Callable
+from contextlib import suppress
 
 import grpc
 import pytest
@@ -103,6 +105,22 @@ async def test_tokens_that_are_ready_together_travel_together() -> None:
         while await call.read() is not grpc.aio.EOF:
             num_messages += 1
         assert num_messages < 1_000
+
+
+async def test_a_reader_that_never_reads_holds_back_nobody() -> None:
+    """Its answer waits in memory, bounded by its own max_tokens; the engine ends it, and others run meanwhile."""
+    config = digest_config(pool=NumBlocks(2_048), max_num_sequences=16)
+    async with running_workers([config], MemoryStores().connect) as [host], client_of(host) as client:
+        lazy = client.call(client.message(ACME, PROMPT, max_tokens=8_000), timeout_s=120)
+        for number in range(3):
+            assert (await client.execute(GLOBEX, [number + 1, *PROMPT])).finished is not None
+        await until(lambda: host.thread.load.running_requests == 0, timeout_s=100)
+        assert await num_held(host) == 0, "an answer that nobody reads holds no blocks"
+        num_tokens = 0
+        while (message := await lazy.read()) is not grpc.aio.EOF:
+            assert isinstance(message, worker_pb2.ExecuteResponse)
+            num_tokens += len(message.tokens.packed) // 4
+        assert num_tokens == 8_000
 
 
 async def test_an_old_protocol_is_refused_by_name(client: WorkerClient) -> None:
@@ -235,21 +253,29 @@ async def test_the_deadline_of_a_call_ends_its_request() -> None:
 
 
 async def test_a_storm_of_cancels_leaves_nothing_held() -> None:
-    """Calls cancelled before, while and after they are queued, prefilled and decoded; nothing is held afterwards."""
+    """Calls cancelled on the way, queued, in prefill, in decode and preempted: nothing is held afterwards."""
     config = digest_config(pool=NumBlocks(96), digest_step_s=0.001, token_budget=64, max_num_sequences=8)
+    chance = random.Random(5)
     async with running_workers([config], MemoryStores().connect) as [host], client_of(host) as client:
-        for round_number in range(6):
-            calls = [
-                client.call(client.message(domain, [round_number + 1, *PROMPT], max_tokens=200, n=1 + number % 3))
-                for number, domain in enumerate([ACME, GLOBEX] * 8)
-            ]
-            for number, call in enumerate(calls):
-                await asyncio.sleep(0.002 * (number % 4))
-                call.cancel()
+
+        async def run_and_cancel(number: int) -> int:
+            """Messages that came before the cancel."""
+            prompt = [chance.randrange(4) + 1, *PROMPT]
+            await asyncio.sleep(chance.random() * 0.3)
+            call = client.call(client.message((ACME, GLOBEX)[number % 2], prompt, max_tokens=400, n=1 + number % 3))
+            asyncio.get_running_loop().call_later(chance.random() * 0.2, call.cancel)
+            num_messages = 0
+            with suppress(asyncio.CancelledError):
+                while await call.read() is not grpc.aio.EOF:
+                    num_messages += 1
+            return num_messages
+
+        counts = await asyncio.gather(*(run_and_cancel(number) for number in range(120)))
         await until(lambda: host.thread.num_open == 0)
         assert await num_held(host) == 0
-        execution = await client.execute(ACME, PROMPT, max_tokens=8)
-        assert len(execution.tokens[0]) == 8
+        assert min(counts) == 0, "some were cancelled before they started"
+        assert max(counts) > 5, "some were cancelled in the middle"
+        assert len((await client.execute(ACME, PROMPT, max_tokens=8)).tokens[0]) == 8
 
 
 async def test_a_lost_connection_ends_its_requests() -> None:

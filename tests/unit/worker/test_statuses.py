@@ -1,0 +1,64 @@
+"""The worker's table from errors to statuses is complete, and shows nothing that it should not."""
+
+from __future__ import annotations
+
+import grpc
+import pytest
+from google.rpc import error_details_pb2, status_pb2
+
+from cache_store import errors
+from worker.statuses import to_status
+
+
+def all_errors() -> list[errors.StemcacheError]:
+    """One of each."""
+    special: dict[type[errors.StemcacheError], errors.StemcacheError] = {
+        errors.InvalidRequestError: errors.InvalidRequestError("prompt", "why"),
+        errors.LimitExceededError: errors.LimitExceededError("rate", "why", 1.5),
+        errors.UnavailableError: errors.UnavailableError("why", 1.5),
+        errors.VersionError: errors.VersionError("wire", 1, 2),
+    }
+    return [special.get(kind) or kind("why") for kind in errors.StemcacheError.__subclasses__()]
+
+
+@pytest.mark.parametrize("error", all_errors(), ids=lambda error: type(error).__name__)
+def test_every_error_has_a_status_with_its_sentence(error: errors.StemcacheError) -> None:
+    status = to_status(error)
+    assert status.code not in (grpc.StatusCode.OK, grpc.StatusCode.UNKNOWN)
+    assert status.details == str(error)
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (errors.InvalidRequestError("f", "w"), grpc.StatusCode.INVALID_ARGUMENT),
+        (errors.UnauthenticatedError("w"), grpc.StatusCode.UNAUTHENTICATED),
+        (errors.VersionError("wire", 1, 2), grpc.StatusCode.FAILED_PRECONDITION),
+        (errors.PreconditionError("w"), grpc.StatusCode.FAILED_PRECONDITION),
+        (errors.UnavailableError("w", 1.0), grpc.StatusCode.UNAVAILABLE),
+        (errors.WorkerLostError("w"), grpc.StatusCode.UNAVAILABLE),
+        (errors.ComputationError("w"), grpc.StatusCode.INTERNAL),
+    ],
+)
+def test_what_routers_act_on(error: errors.StemcacheError, code: grpc.StatusCode) -> None:
+    assert to_status(error).code is code
+
+
+def test_details_say_which_field_and_when_to_come_again() -> None:
+    violation = error_details_pb2.BadRequest()
+    assert packed(errors.InvalidRequestError("sampling.n", "why")).Unpack(violation)
+    assert violation.field_violations[0].field == "sampling.n"
+    retry = error_details_pb2.RetryInfo()
+    assert packed(errors.UnavailableError("why", 1.5)).Unpack(retry)
+    assert retry.retry_delay.ToMilliseconds() == 1_500
+
+
+def packed(error: Exception) -> object:
+    [(_, binary)] = to_status(error).trailing_metadata
+    return status_pb2.Status.FromString(binary).details[0]
+
+
+def test_a_fault_of_the_program_shows_nothing_of_itself() -> None:
+    status = to_status(KeyError("tenant acme"))
+    assert status.code is grpc.StatusCode.INTERNAL
+    assert "acme" not in status.details
