@@ -149,7 +149,7 @@ class EngineThread(Generic[EngineT_co]):
 
     @property
     def num_open(self) -> int:
-        """Requests whose last output has not been taken."""
+        """Requests that were submitted and not closed."""
         return len(self._outboxes)
 
     @property
@@ -158,8 +158,10 @@ class EngineThread(Generic[EngineT_co]):
         return self._load
 
     def stalled_s(self) -> float:
-        """For how long a step has been running with requests open; 0 where none is."""
-        return self._clock.monotonic_s() - self._last_report_s if self._outboxes else 0.0
+        """For how long a step has been running; 0 where every request has ended, read or not."""
+        if all(outbox.ended for outbox in self._outboxes.values()):
+            return 0.0
+        return self._clock.monotonic_s() - self._last_report_s
 
     async def wait_ended(self) -> None:
         """Returns when the thread has ended, whatever the reason."""
@@ -170,7 +172,7 @@ class EngineThread(Generic[EngineT_co]):
         if not self.healthy:
             raise UnavailableError("this worker's engine has stopped; the worker is starting again", RESTART_AFTER_S)
         assert request.key not in self._outboxes, "a request key is used once"
-        if not self._outboxes:
+        if self.stalled_s() == 0.0:
             self._last_report_s = self._clock.monotonic_s()
         outbox = self._outboxes[request.key] = Outbox()
         self._commands.put(_Submit(request))

@@ -17,7 +17,7 @@ from stemcache.v1 import inference_pb2
 from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
 
 from cache_store.clock import Clock
-from cache_store.errors import StemcacheError, UnavailableError
+from cache_store.errors import DeadlineError, StemcacheError, UnavailableError
 from cache_store.index import Incarnation
 from cache_store.request_token import verify
 from worker.engine_thread import EngineThread, ThreadedEngine
@@ -29,6 +29,9 @@ from worker.statuses import to_status
 
 DRAIN_RETRY_AFTER_S = 1.0
 """What a router is told to wait before it asks a draining worker again; another one is better at once."""
+
+WRITE_TIMEOUT_S = 60.0
+"""A caller that takes no message for that long has its call ended."""
 
 _FINISH = {
     None: inference_pb2.FINISH_REASON_UNSPECIFIED,
@@ -51,12 +54,14 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         incarnation: Incarnation,
         cluster_key: bytes,
         clock: Clock,
+        write_timeout_s: float = WRITE_TIMEOUT_S,
     ) -> None:
         self._thread = thread
         self._model = model
         self._incarnation = incarnation
         self._cluster_key = cluster_key
         self._clock = clock
+        self._write_timeout_s = write_timeout_s
         self._next_key = 0
         self._draining = False
         self._num_calls = 0
@@ -100,9 +105,20 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         engine_request = self._admit(message)
         outbox = self._thread.submit(engine_request)
         try:
-            await _stream(outbox, context)
+            await self._stream(outbox, context)
         finally:
             self._thread.close(engine_request.key)
+
+    async def _stream(self, outbox: Outbox, context: _Context) -> None:
+        while True:
+            for item in await outbox.take():
+                try:
+                    async with asyncio.timeout(self._write_timeout_s):
+                        await context.write(_to_message(item))
+                except TimeoutError as error:
+                    raise DeadlineError(f"the caller has read nothing for {self._write_timeout_s:g} s") from error
+                if isinstance(item, Finished):
+                    return
 
     def _admit(self, message: worker_pb2.ExecuteRequest) -> EngineRequest:
         """Checks in the order in which a sender can be believed: its version, its token, then what it says."""
@@ -113,14 +129,6 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             raise UnavailableError("this worker is draining; ask another one", DRAIN_RETRY_AFTER_S)
         self._next_key += 1
         return to_engine(message, claims, RequestKey(self._next_key), self._model)
-
-
-async def _stream(outbox: Outbox, context: _Context) -> None:
-    while True:
-        for item in await outbox.take():
-            await context.write(_to_message(item))
-            if isinstance(item, Finished):
-                return
 
 
 async def _abort(context: _Context, error: Exception) -> NoReturn:

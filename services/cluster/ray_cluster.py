@@ -98,7 +98,8 @@ class RayCluster:
         return float(ray.cluster_resources().get("GPU", 0.0))
 
     def create(self, spec: WorkerSpec) -> None:
-        """See `WorkerPlacement.create`."""
+        """See `WorkerPlacement.create`. Raises PreconditionError for what a local Ray as a whole does not have."""
+        self._check_resources(spec)
         left = self._find(spec.worker_id)  # by another launcher, or failed: its configuration may be old
         if left is not None:
             self._end(spec.worker_id, left)
@@ -162,6 +163,17 @@ class RayCluster:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         self.close()
+
+    def _check_resources(self, spec: WorkerSpec) -> None:
+        """A remote cluster may grow; a local one would let the worker wait for ever."""
+        if self._session is None:
+            return
+        total = ray.cluster_resources()
+        for name, needed in (("CPU", spec.num_cpus), ("GPU", spec.num_gpus)):
+            if needed > total.get(name, 0.0):
+                raise PreconditionError(
+                    f"{spec.worker_id} needs {needed:g} {name}, the local Ray has {total.get(name, 0.0):g} in all"
+                )
 
     def _find(self, worker_id: str) -> _Actor | None:
         try:

@@ -10,11 +10,13 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import ray
 
+from cache_store.errors import PreconditionError
 from cache_store.registry import WorkerRecord
 from services.cluster.ray_cluster import RayCluster
 from services.cluster.valkey import EmbeddedValkey
@@ -142,6 +144,12 @@ def test_workers_of_a_remote_cluster_outlive_their_launcher_and_are_stopped_by_n
     socket.create_connection((host, int(port)), timeout=5).close()
     cluster.stop("worker-far", 1.0)
     assert "worker-far" not in cluster.worker_ids()
+
+
+def test_what_a_local_ray_does_not_have_is_refused_at_once(cluster: RayCluster) -> None:
+    wanting = replace(spec(digest_config("worker-wants")), num_gpus=1_000)
+    with pytest.raises(PreconditionError, match="worker-wants needs 1000 GPU, the local Ray has"):
+        cluster.create(wanting)
 
 
 def test_a_worker_that_still_starts_is_stopped_at_once(cluster: RayCluster, valkey: EmbeddedValkey) -> None:

@@ -192,3 +192,12 @@ async def test_a_hanging_step_is_seen_and_can_be_abandoned(harness: Harness) -> 
     release.set()
     with pytest.raises(WorkerLostError):
         await outbox.take()
+
+
+async def test_a_reader_that_pauses_is_no_hanging_step(harness: Harness) -> None:
+    harness.engine.script.append(lambda: finish(1))
+    harness.thread.submit(make_request(1))
+    await harness.thread.call(lambda _: None, 5)
+    await asyncio.sleep(0.02)
+    assert harness.thread.num_open == 1
+    assert harness.thread.stalled_s() == 0
