@@ -30,7 +30,7 @@ from worker.requests import (
 )
 from worker.runner import ModelInfo, Runner
 from worker.sampling import SamplingParams
-from worker.step_plan import StepPlan, StepResult
+from worker.step_plan import RowFailure, StepPlan, StepResult
 
 ACME = make_domain("acme")
 GLOBEX = make_domain("globex")
@@ -56,12 +56,13 @@ def sampling(
 
 
 class RecordingRunner:
-    """Passes steps on and keeps their plans; raises `error` instead for the next step where it is set."""
+    """Passes steps on and keeps their plans. The next step raises `error` or loses the row `failing_row`, if set."""
 
     def __init__(self, inner: Runner) -> None:
         self._inner = inner
         self.plans: list[StepPlan] = []
         self.error: Exception | None = None
+        self.failing_row: int | None = None
 
     @property
     def info(self) -> ModelInfo:
@@ -81,7 +82,12 @@ class RecordingRunner:
         if self.error is not None:
             error, self.error = self.error, None
             raise error
-        return self._inner.run(plan)
+        result = self._inner.run(plan)
+        if self.failing_row is None:
+            return result
+        lost, self.failing_row = self.failing_row % len(plan.rows), None
+        failure = RowFailure("injected")
+        return StepResult(tuple(failure if i == lost else outcome for i, outcome in enumerate(result.outcomes)))
 
 
 @dataclass(slots=True)
@@ -99,10 +105,13 @@ class Answer:
         """Ended samples by index, comparable with the oracle's."""
         return tuple(ExpectedSample(tuple(self.tokens[i]), self.finishes[i]) for i in sorted(self.finishes))
 
+    @property
+    def has_ended(self) -> bool:
+        return self.finished is not None or self.error is not None
+
     def add(self, output: EngineOutput) -> None:
         """Takes one output; asserts that their order is right."""
-        assert self.finished is None, "an output follows the end"
-        assert self.error is None, "an output follows the end"
+        assert not self.has_ended, "an output follows the end"
         match output:
             case Started():
                 assert self.cached_tokens is None, "started twice"
@@ -161,9 +170,10 @@ class Bench:
         return key
 
     def cancel(self, key: RequestKey) -> None:
-        """Cancels; later outputs of the request would have no answer to go to."""
+        """Cancels; a later output of the request would find no answer to go to."""
         self.engine.cancel(key)
-        self.answers.pop(key, None)
+        if key in self.answers and not self.answers[key].has_ended:
+            del self.answers[key]
 
     def step(self) -> tuple[EngineOutput, ...]:
         """One step, with all invariants checked after it."""

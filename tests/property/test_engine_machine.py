@@ -1,0 +1,174 @@
+"""The engine under random submission, cancellation, failure and memory pressure, against the oracle.
+
+The token-digest runner gives another token wherever a stale, foreign or empty slot is read, so every finished request
+proves the block tables, copies and commits behind it.
+"""
+
+from __future__ import annotations
+
+from hypothesis import strategies as st
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, precondition, rule
+
+from cache_store.digest import Hasher, xxh3_128
+from cache_store.domain import Domain
+from cache_store.errors import InvalidRequestError, UnavailableError
+from cache_store.tokens import common_prefix, pack, unpack
+from tests.support.block_mirror import BlockMirror
+from tests.support.domains import make_domain
+from tests.support.engines import Bench, sampling
+from worker.engine_config import EngineConfig
+from worker.requests import CacheMode, RequestKey
+
+DOMAINS = (make_domain("acme"), make_domain("globex"), make_domain("acme", partition="p"))
+VOCAB_SIZE = 6
+
+
+def four_bits(data: bytes) -> bytes:
+    """A hash that collides all the time."""
+    return bytes([xxh3_128(data)[0] & 15]) * 16
+
+
+def constant(data: bytes) -> bytes:
+    """A hash that always collides."""
+    return bytes(16)
+
+
+prompts = st.one_of(
+    st.integers(1, 24).map(lambda length: [0] * length),
+    st.lists(st.integers(0, 1), min_size=1, max_size=6).flatmap(
+        lambda tail: st.integers(0, 16).map(lambda length: [0] * length + tail)
+    ),
+    st.lists(st.integers(0, VOCAB_SIZE - 1), min_size=1, max_size=24),
+)
+params = st.builds(
+    sampling,
+    max_tokens=st.integers(1, 10),
+    temperature=st.sampled_from([0.0, 0.8]),
+    seed=st.integers(0, 3),
+    min_tokens=st.sampled_from([0, 0, 3]),
+    stop_token_ids=st.sampled_from([(), (5,), (1, 2)]),
+)
+
+
+class EngineMachine(RuleBasedStateMachine):
+    """Requests of several tenants that share prompts, in a pool that is too small."""
+
+    keys = Bundle("keys")
+
+    @initialize(
+        num_blocks=st.integers(2, 24),
+        block_size=st.sampled_from([1, 2, 4]),
+        window=st.sampled_from([None, None, 2, 5]),
+        num_step_tokens=st.sampled_from([4, 7, 64]),
+        num_max_sequences=st.integers(1, 4),
+        watermark=st.sampled_from([0.0, 0.1, 0.5]),
+        hasher=st.sampled_from([xxh3_128, xxh3_128, four_bits, constant]),
+    )
+    def start(
+        self,
+        num_blocks: int,
+        block_size: int,
+        window: int | None,
+        num_step_tokens: int,
+        num_max_sequences: int,
+        watermark: float,
+        hasher: Hasher,
+    ) -> None:
+        config = EngineConfig(
+            num_step_tokens=num_step_tokens,
+            num_max_sequences=num_max_sequences,
+            num_max_waiting=6,
+            watermark=watermark,
+        )
+        self.bench = Bench(num_blocks, block_size, window, VOCAB_SIZE, 40, config, hasher)
+        self.mirror = BlockMirror() if hasher is xxh3_128 else None
+        self.shared: list[tuple[Domain, bytes]] = []
+        self.cancelled: set[RequestKey] = set()
+        self.checked: set[RequestKey] = set()
+
+    @rule(
+        target=keys,
+        domain=st.sampled_from(DOMAINS),
+        prompt=prompts,
+        params=params,
+        num_samples=st.sampled_from([1, 1, 1, 2, 3]),
+        mode=st.sampled_from([CacheMode.READ_WRITE] * 3 + [CacheMode.READ_ONLY, CacheMode.BYPASS]),
+        copies=st.sampled_from([1, 1, 1, 3]),
+    )
+    def submit(self, domain, prompt, params, num_samples, mode, copies):
+        key = RequestKey(-1)
+        for _ in range(copies):
+            try:
+                key = self.bench.submit(prompt, params, domain=domain, num_samples=num_samples, mode=mode)
+            except (InvalidRequestError, UnavailableError):
+                break
+            if mode is CacheMode.READ_WRITE:
+                outputs = self.bench.expected(key)
+                self.shared += [(domain, pack((*prompt, *sample.token_ids))) for sample in outputs]
+        return key
+
+    @rule(num_steps=st.integers(1, 8))
+    def step(self, num_steps: int) -> None:
+        for _ in range(num_steps):
+            self._step()
+
+    @rule(key=keys)
+    def cancel(self, key: RequestKey) -> None:
+        self.bench.cancel(key)
+        self.bench.engine.check_invariants()
+
+    @precondition(lambda self: self.bench.engine.has_work)
+    @rule()
+    def fail_step(self) -> None:
+        self.bench.runner.error = RuntimeError("injected")
+        self._step()
+        self.bench.runner.error = None
+
+    @precondition(lambda self: self.bench.engine.has_work)
+    @rule(row=st.integers(0, 3))
+    def fail_row(self, row: int) -> None:
+        self.bench.runner.failing_row = row
+        self._step()
+
+    def _step(self) -> None:
+        had_work = self.bench.engine.has_work
+        num_plans = len(self.bench.runner.plans)
+        self.bench.step()
+        assert len(self.bench.runner.plans) == num_plans + had_work, "a step without progress"
+        if self.mirror is not None:
+            self.mirror.apply(self.bench.engine.drain_events())
+            self.mirror.assert_equals(self.bench.engine.snapshot())
+        self._check_answers()
+
+    def _check_answers(self) -> None:
+        for key, answer in self.bench.answers.items():
+            if key in self.checked:
+                continue
+            if answer.cached_tokens is not None:
+                assert answer.cached_tokens <= self._most_reusable(key)
+            if answer.has_ended:
+                self.checked.add(key)
+                if answer.error is None:
+                    self.bench.assert_exact(key)
+                else:
+                    assert "injected" in str(answer.error) or "step" in str(answer.error)
+
+    def _most_reusable(self, key: RequestKey) -> int:
+        request = self.bench.requests[key]
+        if request.cache_mode is CacheMode.BYPASS:
+            return 0
+        shared = (tokens for domain, tokens in self.shared if domain.root == request.domain.root)
+        common = max((common_prefix(tokens, request.prompt) for tokens in shared), default=0)
+        return min(common, len(unpack(request.prompt)) - 1)
+
+    def teardown(self) -> None:
+        if not hasattr(self, "bench"):
+            return
+        while self.bench.engine.has_work:
+            self._step()
+        assert self.bench.engine.load().running_requests == 0
+        assert self.bench.engine.load().waiting_requests == 0
+        assert all(answer.has_ended for answer in self.bench.answers.values())
+
+
+TestEngine = EngineMachine.TestCase
