@@ -2,4 +2,16 @@
 
 from __future__ import annotations
 
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("everyday", deadline=None)
+settings.register_profile(
+    "nightly",
+    deadline=None,
+    max_examples=3_000,
+    stateful_step_count=80,
+    suppress_health_check=[HealthCheck.too_slow],
+)
+settings.load_profile("everyday")
+
 pytest_plugins = ["tests.support.redis_servers"]

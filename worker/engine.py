@@ -6,6 +6,7 @@ compared, never read. One thread owns the engine and everything below it; nothin
 
 from __future__ import annotations
 
+import traceback
 from itertools import count
 
 import structlog
@@ -148,7 +149,8 @@ class Engine:
             result = self._runner.run(plan)
             _check_result(plan, result)
         except Exception as error:  # whatever a runner raises ends the requests of its step, not the worker
-            _log.exception("step_failed", error_type=type(error).__name__, num_rows=len(plan.rows))
+            where = "".join(traceback.format_exception(error))  # without local variables: those hold prompts
+            _log.error("step_failed", error_type=type(error).__name__, num_rows=len(plan.rows), traceback=where)
             return ComputationError("the model failed in a step that this request was part of")
         num_prefill = sum(len(row.token_ids) for row in plan.rows if not row.is_decode)
         share = num_prefill / plan.num_tokens

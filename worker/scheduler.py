@@ -80,10 +80,9 @@ class Scheduler:
     def schedule(self) -> Schedule:
         """The next step; changes queues and holds. A plan without rows where nothing waits or runs."""
         step = StepBuilder(self._config.num_step_tokens, self._block_size)
-        preempted = self._decode(step)
+        self._decode(step)
         self._prefill(step)
-        if not (preempted and self._running):  # what has just made room must not take it again
-            self._admit(step)
+        self._admit(step)
         scrubs, copies = self._allocator.drain()
         ended, self._ended = tuple(self._ended), []
         entries = step.in_order()
@@ -106,20 +105,17 @@ class Scheduler:
             assert sequence.num_remaining >= 1, "a running sequence has nothing to compute"
         assert self._num_running_samples() <= self._config.num_max_sequences
 
-    def _decode(self, step: StepBuilder) -> bool:
-        preempted = False
+    def _decode(self, step: StepBuilder) -> None:
         for sequence in self.running:
             if sequence.num_remaining != 1 or sequence.id is None:
                 continue
             while not self._allocator.make_room(sequence):
-                preempted = True
                 victim = self._running[-1]  # never older than `sequence`, so never in this step yet
                 self._preempt(victim)
                 if victim is sequence:
                     break
             else:
                 step.add(sequence)
-        return preempted
 
     def _prefill(self, step: StepBuilder) -> None:
         for sequence in self._running:

@@ -6,6 +6,7 @@ proves the block tables, copies and commits behind it.
 
 from __future__ import annotations
 
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, precondition, rule
 
@@ -172,3 +173,4 @@ class EngineMachine(RuleBasedStateMachine):
 
 
 TestEngine = EngineMachine.TestCase
+TestEngine.settings = settings(max_examples=settings().max_examples * 3 // 2)

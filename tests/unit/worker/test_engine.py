@@ -101,9 +101,10 @@ def test_max_tokens_end_the_answer() -> None:
 
 def test_stop_tokens_are_not_drawn_before_min_tokens() -> None:
     bench = Bench(vocab_size=4)
-    answer = bench.answer(range(3), sampling(40, min_tokens=12, stop_token_ids=(0, 1)))
-    assert not {0, 1} & set(answer.tokens[0][:12])
-    assert len(answer.tokens[0]) < 40
+    for length in range(1, 20):
+        answer = bench.answer([1] * length, sampling(40, min_tokens=5, stop_token_ids=(0, 1)))
+        assert not {0, 1} & set(answer.tokens[0][:5])
+    assert 6 in {len(answer.tokens[0]) for answer in bench.answers.values()}
     bench.assert_exact(*bench.requests)
 
 

@@ -91,6 +91,17 @@ def test_what_a_preempted_sequence_committed_is_not_computed_again() -> None:
     assert 0 < num_again < 8, "its prompt was computed again, not only what the other one took"
 
 
+def test_a_preempted_sequence_finds_its_own_answer_in_the_cache() -> None:
+    bench = Bench(num_blocks=8, config=EngineConfig(watermark=0.0))
+    bench.submit([1] * 4, sampling(20))
+    victim = bench.submit([2] * 4, sampling(20))
+    bench.run_until_idle()
+    bench.assert_exact(*bench.requests)
+    answer = bench.answers[victim]
+    resumed = next(plan.rows[0] for plan in bench.runner.plans if plan.rows[0].start > 4 and not plan.rows[0].is_decode)
+    assert resumed.token_ids[0] == answer.tokens[0][resumed.start - 4]
+
+
 def test_a_preempted_sequence_comes_back_under_a_new_name() -> None:
     bench = Bench(num_blocks=6, config=EngineConfig(watermark=0.0))
     for n in range(2):

@@ -40,18 +40,22 @@ def test_when_the_first_is_cancelled_the_next_takes_over_from_what_was_done() ->
 
 
 @pytest.mark.parametrize("failure", ["row", "step"])
-def test_when_the_first_fails_the_next_takes_over(failure: str) -> None:
-    bench = Bench(num_blocks=128, config=SMALL_STEPS)
+@pytest.mark.parametrize(("num_step_tokens", "num_steps_before", "cached"), [(16, 1, 16), (512, 0, 0)])
+def test_when_the_first_fails_the_next_takes_over(
+    failure: str, num_step_tokens: int, num_steps_before: int, cached: int
+) -> None:
+    bench = Bench(num_blocks=128, config=EngineConfig(num_step_tokens=num_step_tokens, num_max_sequences=16))
     first, *others = [bench.submit(PROMPT) for _ in range(4)]
-    bench.step()
+    for _ in range(num_steps_before):
+        bench.step()
     if failure == "row":
         bench.runner.failing_row = 0
     else:
         bench.runner.error = RuntimeError("injected")
-    bench.run_until_idle()
+    bench.run_until_idle(max_steps=100)
     assert bench.answers[first].error is not None
     bench.assert_exact(*others)
-    assert [bench.answers[key].cached_tokens for key in others] == [16, 63, 63]
+    assert [bench.answers[key].cached_tokens for key in others] == [cached, 63, 63]
 
 
 def test_when_the_first_is_preempted_the_others_do_not_wait_for_it() -> None:
@@ -103,20 +107,23 @@ def test_another_domain_neither_waits_nor_profits() -> None:
 
 
 @pytest.mark.parametrize(
-    ("leader", "follower", "cached"),
+    ("leader", "follower", "cached", "num_first_rows"),
     [
-        (CacheMode.READ_WRITE, CacheMode.READ_ONLY, 63),
-        (CacheMode.READ_WRITE, CacheMode.BYPASS, 0),
-        (CacheMode.READ_ONLY, CacheMode.READ_WRITE, 0),
-        (CacheMode.BYPASS, CacheMode.READ_WRITE, 0),
+        (CacheMode.READ_WRITE, CacheMode.READ_ONLY, 63, 1),
+        (CacheMode.READ_WRITE, CacheMode.BYPASS, 0, 2),
+        (CacheMode.READ_ONLY, CacheMode.READ_WRITE, 0, 2),
+        (CacheMode.BYPASS, CacheMode.READ_WRITE, 0, 2),
     ],
 )
-def test_only_who_may_share_is_waited_for_by_who_may_match(leader: CacheMode, follower: CacheMode, cached: int) -> None:
+def test_only_who_may_share_is_waited_for_by_who_may_match(
+    leader: CacheMode, follower: CacheMode, cached: int, num_first_rows: int
+) -> None:
     bench = Bench(num_blocks=128)
     bench.submit(PROMPT, mode=leader)
     key = bench.submit(PROMPT, mode=follower)
     bench.run_until_idle()
     assert bench.answers[key].cached_tokens == cached
+    assert len(bench.runner.plans[0].rows) == num_first_rows
     bench.assert_exact(*bench.requests)
 
 
