@@ -21,6 +21,7 @@ from worker.model_files.locks import exclusive
 from worker.torch_runner.compiler import Compiler
 
 _SOURCE = Path(__file__).with_name("paged_attention.cpp")
+_HEADER = Path(__file__).with_name("simd.h")
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti")
 _THREADS = "-fopenmp"
 _TIMEOUT_S = 120.0
@@ -60,7 +61,8 @@ def _key(compiler: Compiler) -> str:
     version = _run((*compiler.command, "--version"))
     if version.returncode:
         raise KernelBuildError(f"{' '.join(compiler.command)} --version fails: it is no compiler")
-    data = encode(_SOURCE.read_bytes(), *compiler.command, version.stdout, *_FLAGS, platform.machine(), _cpu_features())
+    source = (_SOURCE.read_bytes(), _HEADER.read_bytes())
+    data = encode(*source, *compiler.command, version.stdout, *_FLAGS, platform.machine(), _cpu_features())
     return hashlib.blake2b(data, digest_size=12).hexdigest()
 
 

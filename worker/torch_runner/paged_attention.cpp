@@ -8,95 +8,7 @@
 // Long rows are split into chunks of keys where threads would idle; the chunks are merged by their maxima and sums.
 // Only keys of the row's own tokens are read, so slots beyond its length may hold anything, NaN included.
 
-#include <cmath>
-#include <cstdint>
-#include <cstring>
-
-#if defined(__AVX512F__)
-#define LANES 16
-#elif defined(__AVX__)
-#define LANES 8
-#else
-#define LANES 4
-#endif
-
-#if defined(__clang__) || __GNUC__ >= 12
-#define SHUFFLE(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l)
-#else
-#define SHUFFLE(a, b, i, j, k, l) __builtin_shuffle(a, b, quad_index{i, j, k, l})
-#endif
-
-namespace {
-
-typedef float vec __attribute__((vector_size(LANES * 4), aligned(4)));
-typedef int32_t ivec __attribute__((vector_size(LANES * 4), aligned(4)));
-typedef float quad __attribute__((vector_size(16), aligned(4)));
-typedef int32_t quad_index __attribute__((vector_size(16)));
-
-constexpr int kKeyTile = 64;        // keys per tile of the many-rows way
-constexpr int kStreamTile = 16;     // keys per tile of the few-rows way
-constexpr int kMaxQueryRows = 128;  // query rows per task of the many-rows way
-constexpr int kQueryRows = 96;      // aimed at: 4 tiles of 64 x 64 floats stay in the second-level cache
-constexpr int kMaxHeadDim = 256;
-constexpr int kManyRows = 12;       // from here on transposing keys pays
-constexpr int kMinChunk = 256;      // keys; below that merging costs more than an idle thread
-
-inline vec load(const float* p) { return *reinterpret_cast<const vec*>(p); }
-inline void store(float* p, vec v) { *reinterpret_cast<vec*>(p) = v; }
-inline vec splat(float x) { return vec{} + x; }
-inline vec larger(vec a, vec b) { return a > b ? a : b; }
-inline vec smaller(vec a, vec b) { return a < b ? a : b; }
-
-inline quad fold(vec v) {
-  quad parts[LANES / 4];
-  memcpy(parts, &v, sizeof(v));
-  quad sum = parts[0];
-  for (int i = 1; i < LANES / 4; i++) sum += parts[i];
-  return sum;
-}
-
-inline quad sums_of_4(vec a, vec b, vec c, vec d) {
-  const quad qa = fold(a), qb = fold(b), qc = fold(c), qd = fold(d);
-  const quad ab = SHUFFLE(qa, qb, 0, 4, 1, 5) + SHUFFLE(qa, qb, 2, 6, 3, 7);
-  const quad cd = SHUFFLE(qc, qd, 0, 4, 1, 5) + SHUFFLE(qc, qd, 2, 6, 3, 7);
-  return SHUFFLE(ab, cd, 0, 1, 4, 5) + SHUFFLE(ab, cd, 2, 3, 6, 7);
-}
-
-inline float sum_of(vec v) { const quad q = fold(v); return (q[0] + q[2]) + (q[1] + q[3]); }
-
-inline float max_of(vec v) {
-  float result = v[0];
-  for (int i = 1; i < LANES; i++) result = v[i] > result ? v[i] : result;
-  return result;
-}
-
-// exp for x <= 88, relative error about 1e-7, 0 below -87, NaN of NaN. Cephes' polynomial after reduction by ln 2.
-inline vec exp_of(vec x) {
-  const ivec vanishes = x < splat(-87.0f);
-  x = vanishes ? splat(-87.0f) : x;
-  const vec scaled = x * 1.44269504089f;
-  const ivec whole = __builtin_convertvector(scaled + (scaled < splat(0) ? splat(-0.5f) : splat(0.5f)), ivec);
-  const vec n = __builtin_convertvector(whole, vec);
-  const vec f = (x - n * 0.693359375f) + n * 2.12194440e-4f;
-  vec p = splat(1.9875691500e-4f);
-  p = p * f + 1.3981999507e-3f;
-  p = p * f + 8.3334519073e-3f;
-  p = p * f + 4.1665795894e-2f;
-  p = p * f + 1.6666665459e-1f;
-  p = p * f + 5.0000001201e-1f;
-  p = p * f * f + f + 1.0f;
-  const ivec power = (whole + 127) << 23;
-  vec factor;
-  memcpy(&factor, &power, sizeof(factor));
-  return vanishes ? splat(0) : p * factor;
-}
-
-inline vec capped(vec x, float cap) {  // cap * tanh(x / cap)
-  const vec e = exp_of(larger(splat(-30.0f), smaller(splat(30.0f), x * (2.0f / cap))));
-  return cap - (2.0f * cap) / (e + 1.0f);
-}
-
-}  // namespace
+#include "simd.h"
 
 extern "C" {
 
@@ -125,6 +37,15 @@ struct Layer {
 }
 
 namespace {
+
+constexpr int kKeyTile = 64;        // keys per tile of the many-rows way
+constexpr int kStreamTile = 32;     // keys per tile of the few-rows way
+constexpr int kMaxQueryRows = 128;  // query rows per task of the many-rows way
+constexpr int kQueryRows = 96;      // aimed at: 4 tiles of 64 x 64 floats stay in the second-level cache
+constexpr int kMaxHeadDim = 256;
+constexpr int kManyRows = 6;        // rows from which on transposing keys pays, for several new tokens
+constexpr int kManyHeads = 24;      // the same for one new token, whose keys come from memory and not from the cache
+constexpr int kMinChunk = 256;      // keys; below that merging costs more than an idle thread
 
 struct Task {
   int row, token_low, token_high;  // tokens of the batch
@@ -227,10 +148,6 @@ inline void weigh(float* acc, float factor, const float* weights, const float* c
   for (int i = 0; i < C; i++) store(acc + i * LANES, sums[i]);
 }
 
-inline void prefetch(const float* row, int width) {
-  for (int d = 0; d < width; d += 16) __builtin_prefetch(row + d);
-}
-
 // Positions of the keys that some query of a task reads.
 struct Span {
   int low, high;
@@ -274,17 +191,14 @@ struct Tile {
   const float *keys[kKeyTile], *values[kKeyTile];
 };
 
-inline void place_tile(const Context& c, const int32_t* table, int base, int high, int size, Tile& tile) {
+inline void place_tile(const Context& c, int row, int base, int high, int size, Tile& tile) {
+  const int32_t* table = c.table(row);
   tile.base = base;
   tile.count = high - base < size ? high - base : size;
-  for (int j = 0; j < tile.count; j++) {
-    const int64_t place = c.place(table, base + j);
+  for (int j = 0; j < (tile.count + 3) / 4 * 4; j++) {  // keys are read by fours: the last one stands in for more
+    const int64_t place = c.place(table, base + (j < tile.count ? j : tile.count - 1));
     tile.keys[j] = c.layer.keys + place;
     tile.values[j] = c.layer.values + place;
-  }
-  for (int j = tile.count > 0 ? tile.count : 0; j < size && tile.count > 0; j++) {  // vectors of 4 keys read on
-    tile.keys[j] = tile.keys[tile.count - 1];
-    tile.values[j] = tile.values[tile.count - 1];
   }
 }
 
@@ -313,21 +227,14 @@ inline void attend_rows(const Context& c, const Tile& tile, int64_t at, const Qu
 }
 
 void attend_few(const Context& c, const Task& task, const Span& span, float* partials) {
-  const int width = c.layer.head_dim, rows = (task.token_high - task.token_low) * c.group;
-  const int32_t* table = c.table(task.row);
-  Tile tiles[2];
-  place_tile(c, table, span.low, span.high, kStreamTile, tiles[0]);
-  for (int n = 0; tiles[n].count > 0; n = 1 - n) {
-    const Tile &tile = tiles[n], &next = tiles[1 - n];
-    place_tile(c, table, tile.base + kStreamTile, span.high, kStreamTile, tiles[1 - n]);
+  const int rows = (task.token_high - task.token_low) * c.group;
+  Tile tile;
+  for (int base = span.low; base < span.high; base += kStreamTile) {
+    place_tile(c, task.row, base, span.high, kStreamTile, tile);
     for (int head = task.head_low; head < task.head_high; head++) {
-      const int64_t at = (int64_t)head * width;
-      for (int j = 0; j < next.count; j++) {
-        prefetch(next.keys[j] + at, width);
-        prefetch(next.values[j] + at, width);
-      }
+      const int64_t at = (int64_t)head * c.layer.head_dim;
       for (int r = 0; r < rows;) {
-        const int some = rows - r >= 3 ? 3 : rows - r;
+        const int some = rows - r < 3 ? rows - r : 3;
         QueryRow queries[3];
         for (int i = 0; i < some; i++) queries[i] = query_row(c, task, head, r + i);
         if (some == 3) attend_rows<3>(c, tile, at, queries, partials);
@@ -405,7 +312,6 @@ inline void transpose(const Tile& tile, int64_t at, int width, float* columns) {
 
 void attend_many(const Context& c, const Task& task, const Span& span, float* partials) {
   const int width = c.layer.head_dim, rows = (task.token_high - task.token_low) * c.group;
-  const int32_t* table = c.table(task.row);
   const int64_t at = (int64_t)task.head_low * width;
   alignas(64) float queries[kMaxQueryRows * kMaxHeadDim];
   alignas(64) float columns[kMaxHeadDim * kKeyTile];
@@ -417,7 +323,7 @@ void attend_many(const Context& c, const Task& task, const Span& span, float* pa
   memset(columns, 0, sizeof(float) * width * kKeyTile);
   Tile tile;
   for (int base = span.low; base < span.high; base += kKeyTile) {
-    place_tile(c, table, base, span.high, kKeyTile, tile);
+    place_tile(c, task.row, base, span.high, kKeyTile, tile);
     transpose(tile, at, width, columns);
     int r = 0;
     for (; r + 6 <= rows; r += 6) multiply<6>(queries + r * width, width, columns, tile.count, scores + r * kKeyTile);
@@ -443,7 +349,8 @@ void attend_many(const Context& c, const Task& task, const Span& span, float* pa
 // ---- tasks ------------------------------------------------------------------------------------------------------
 
 bool is_many(const Context& c, int row) {
-  return (c.step.row_starts[row + 1] - c.step.row_starts[row]) * c.group >= kManyRows;
+  const int tokens = c.step.row_starts[row + 1] - c.step.row_starts[row];
+  return tokens * c.group >= (tokens > 1 ? kManyRows : kManyHeads);
 }
 
 // Calls visit(task, chunk, num_chunks, offset) for every task, in order; chunks of one tile follow one another.

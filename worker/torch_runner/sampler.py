@@ -12,10 +12,16 @@ from torch import Tensor
 from worker.sampling import uniform
 from worker.step_plan import Draw, Row, RowFailure
 
+_FEW = 1024
+"""Most probable tokens among which a nucleus is looked for before the whole vocabulary is sorted."""
+
 
 def draw_rows(rows: tuple[Row, ...], logits: Tensor) -> tuple[tuple[int, ...] | RowFailure, ...]:
     """Outcomes of all rows; `logits` [rows that draw, vocabulary], in the order of the rows."""
-    finite = torch.isfinite(logits).all(-1).tolist()
+    if logits.shape[0] == 0:
+        return ((),) * len(rows)
+    extremes = torch.stack(logits.aminmax(dim=-1))  # carry NaN and infinity
+    finite = extremes.isfinite().all(0).tolist()
     greedy = logits.argmax(-1).tolist()
     outcomes: list[tuple[int, ...] | RowFailure] = []
     index = 0
@@ -49,15 +55,32 @@ def probabilities(logits: Tensor, draw: Draw) -> Tensor:
     """
     scaled = logits.double() / draw.temperature
     weights = (scaled - scaled.max()).exp()
-    if draw.top_p >= 1 and not 0 < draw.top_k < weights.shape[0]:
-        return weights
-    ordered, order = weights.sort(descending=True, stable=True)
-    if draw.top_k:
-        ordered[draw.top_k :] = 0
+    if 0 < draw.top_k < weights.shape[0]:
+        weights = _keep(weights, draw.top_k)
     if draw.top_p < 1:
-        before = ordered.cumsum(0) - ordered
-        ordered[before >= draw.top_p * ordered.sum()] = 0
-    return torch.zeros_like(weights).scatter_(0, order, ordered)
+        weights = _keep(weights, _nucleus(weights, draw.top_p))
+    return weights
+
+
+def _keep(weights: Tensor, count: int) -> Tensor:
+    """The `count` largest weights, ties by lower id; all others 0."""
+    least = weights.topk(count).values[-1]
+    ties = weights == least
+    num_ties = count - int((weights > least).sum())
+    kept = (weights > least) | (ties & (ties.cumsum(0) <= num_ties))
+    return weights.where(kept, 0.0)
+
+
+def _nucleus(weights: Tensor, top_p: float) -> int:
+    """Number of largest weights that together reach `top_p` of the total; sorts only as many as needed."""
+    enough = top_p * weights.sum()
+    size = weights.shape[0]
+    for limit in (min(_FEW, size), size):
+        largest = weights.topk(limit).values
+        count = int((largest.cumsum(0) - largest < enough).sum())
+        if count < limit:
+            return count
+    return size
 
 
 def draw_from(weights: Tensor, number: float) -> int:
