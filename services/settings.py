@@ -18,6 +18,7 @@ Address = NewType("Address", str)
 """host:port, or [IPv6]:port; port 0 takes a free one."""
 
 _ADDRESS = re.compile(r"(?:\[[0-9a-fA-F:.%]+\]|[^\s:\[\]]+):(?P<port>\d{1,5})")
+_CALLS_PER_REQUEST = 4
 _REDIS_SCHEMES = ("redis://", "rediss://", "unix://")
 
 
@@ -55,6 +56,16 @@ class RouterLimits:
     """Seconds that running generations are given after SIGTERM."""
     write_s: float = 30.0
     """Seconds without reading after which a caller's stream is ended."""
+
+    @property
+    def max_calls(self) -> int:
+        """Calls of all kinds at once: generations, retries that attach to them, and what only reads."""
+        return _CALLS_PER_REQUEST * self.max_requests
+
+    @property
+    def max_calls_per_tenant(self) -> int:
+        """Of them of one tenant."""
+        return _CALLS_PER_REQUEST * self.max_requests_per_tenant
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,7 @@ from cache_store.redis_registry import RedisRegistryReader
 from cache_store.redis_session import RedisSession
 from services.admin.cluster_servicer import ClusterServicer
 from services.admin.tenant_servicer import TenantServicer
+from services.router.auth import ApiKeyInterceptor
 from services.router.dispatch import Dispatcher
 from services.router.generations import Generations
 from services.router.limits import Concurrency
@@ -163,13 +164,14 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     view = RegistryView(RedisRegistryReader(session), clock, tokenizers.digests(), pool.lose)
     planner = Planner(directory, tokenizers, view, RedisIndexReader(session))
     limits = settings.limits
-    places = Concurrency(limits.max_requests, limits.max_requests_per_tenant)
+    places = Concurrency("concurrent requests", limits.max_requests, limits.max_requests_per_tenant)
+    calls = Concurrency("concurrent calls", limits.max_calls, limits.max_calls_per_tenant)
     results = KeptResults(clock, ResultBounds())
     table = RequestTable(clock, places, results)
     records = RequestRecords()
     dispatcher = Dispatcher(pool, view, tokenizers, cluster_key(master), clock, random.SystemRandom())
     generations = Generations(planner, dispatcher, table, records, status_name, limits.max_request_s, clock)
-    servicer = InferenceServicer(directory, generations, planner, tokenizers, limits.write_s)
+    servicer = InferenceServicer(directory, generations, planner, tokenizers, calls, limits.write_s)
     health_servicer = health.aio.HealthServicer()
     readiness = Readiness(health_servicer, lambda: directory.is_ready and view.is_serving)
     return _Parts(
@@ -180,7 +182,7 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
         results=results,
         generations=generations,
         readiness=readiness,
-        public=public_server(servicer, health_servicer, limits),
+        public=public_server(servicer, ApiKeyInterceptor(directory), health_servicer, limits),
         admin=admin_server(
             TenantServicer(store, sync), ClusterServicer(directory, view, table, records), _admin_token(settings)
         ),

@@ -81,8 +81,9 @@ class Dispatcher:
             num_samples=job.spec.sampling.n,
             excluded=tried,
         )
+        views = [view for view in self._view.snapshot() if view.record.kv_format in job.plan.domains]
         try:
-            choice = choose(self._view.snapshot(), job.plan.matched_tokens, request, self._rng)
+            choice = choose(views, job.plan.matched_tokens, request, self._rng)
         except UnavailableError:
             if tried:
                 return None

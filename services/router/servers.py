@@ -18,19 +18,22 @@ from services.router.servicer import InferenceServicer
 from services.settings import RouterLimits
 
 _ADMIN_MESSAGE_BYTES = 64 << 20
-_CALLS_PER_REQUEST = 4
-"""Retries that attach, and calls that are no generations."""
+_CALLS_IN_REFUSAL = 1_024
+"""Calls beyond what may run: on their way to a refusal, and those of the health service."""
 
 _ADMIN_SERVICES: tuple[str, ...] = tuple(
     admin_pb2.DESCRIPTOR.services_by_name[name].full_name for name in ("TenantAdminService", "ClusterService")
 )
 
 
-def public_server(servicer: InferenceServicer, health_servicer: Any, limits: RouterLimits) -> grpc.aio.Server:
+def public_server(
+    servicer: InferenceServicer, gate: grpc.aio.ServerInterceptor, health_servicer: Any, limits: RouterLimits
+) -> grpc.aio.Server:
     """Tenants' port: inference, health, reflection. `health_servicer`: grpc_health's, which has no types."""
     server = grpc.aio.server(
+        interceptors=[gate],
         options=_options(limits.max_message_bytes),
-        maximum_concurrent_rpcs=_CALLS_PER_REQUEST * limits.max_requests,
+        maximum_concurrent_rpcs=limits.max_calls + _CALLS_IN_REFUSAL,
     )
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, server)
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)

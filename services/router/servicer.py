@@ -21,6 +21,7 @@ from services.router import messages
 from services.router.credentials import api_key_of
 from services.router.generation import Finished, GenerationEvent, GenerationLostError, Piece, Started
 from services.router.generations import Generations
+from services.router.limits import Concurrency
 from services.router.planning import Planner
 from services.router.progress import Progress
 from services.router.request_table import Attached
@@ -34,15 +35,18 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # in quotes: a generi
 Request = TypeVar("Request")
 Response = TypeVar("Response")
 Method = Callable[["InferenceServicer", Request, Context], Awaitable[Response]]
+TenantMethod = Callable[["InferenceServicer", Tenant, Request, Context], Awaitable[Response]]
 
 
-def _answered(method: Method[Request, Response]) -> Method[Request, Response]:
-    """Ends the call with the status of whatever `method` raises."""
+def _for_tenant(method: TenantMethod[Request, Response]) -> Method[Request, Response]:
+    """Runs `method` for the caller's tenant, within its number of calls, and ends with the status of what it raises."""
 
     @wraps(method)
     async def answered(self: InferenceServicer, request: Request, context: Context) -> Response:
         try:
-            return await method(self, request, context)
+            tenant = self.tenant_of(context)
+            with self.calls.held(tenant.id):
+                return await method(self, tenant, request, context)
         except Exception as error:  # the edge: nothing may leave without a status of the table
             await abort_with(context, error)
 
@@ -58,31 +62,31 @@ class InferenceServicer(InferenceServiceServicer):
         generations: Generations,
         planner: Planner,
         tokenizers: Tokenizers,
+        calls: Concurrency,
         write_s: float,
     ) -> None:
         """`write_s`: how long a caller may leave a message unread."""
+        self.calls = calls
         self._directory = directory
         self._generations = generations
         self._planner = planner
         self._tokenizers = tokenizers
         self._write_s = write_s
 
-    @_answered
-    async def Generate(self, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:
+    @_for_tenant
+    async def Generate(self, tenant: Tenant, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:
         arrival = self._generations.arrival(context.time_remaining())
-        tenant = self._tenant(context)
         async with self._generations.open(tenant, request, arrival) as attached:
             finished = await _ended(attached.progress)
             started = attached.progress.started
             assert started is not None
             return messages.response(attached.request_id, started, attached.progress.samples(), finished)
 
-    @_answered
+    @_for_tenant
     async def GenerateStream(  # type: ignore[override]  # writing, so that leaving early runs `finally` at once
-        self, request: pb.GenerateStreamRequest, context: Context
+        self, tenant: Tenant, request: pb.GenerateStreamRequest, context: Context
     ) -> None:
         arrival = self._generations.arrival(context.time_remaining())
-        tenant = self._tenant(context)
         async with (
             self._generations.open(tenant, request.request, arrival) as attached,
             aclosing(_events(attached.progress)) as events,
@@ -91,17 +95,15 @@ class InferenceServicer(InferenceServiceServicer):
                 if (message := _message(attached, event)) is not None:
                     await self._write(context, message)
 
-    @_answered
+    @_for_tenant
     async def CancelGeneration(
-        self, request: pb.CancelGenerationRequest, context: Context
+        self, tenant: Tenant, request: pb.CancelGenerationRequest, context: Context
     ) -> pb.CancelGenerationResponse:
-        tenant = self._tenant(context)
         was_running = self._generations.cancel(tenant, required_request_id(request.request_id))
         return pb.CancelGenerationResponse(was_running=was_running)
 
-    @_answered
-    async def Tokenize(self, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
-        self._tenant(context)
+    @_for_tenant
+    async def Tokenize(self, tenant: Tenant, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         prompt = prompt_of(request.prompt)
         model = self._planner.model_named(request.model)
         worker = self._planner.workers_of(model)[0]
@@ -110,20 +112,23 @@ class InferenceServicer(InferenceServiceServicer):
         blocks = count(tokens) // worker.block_size
         return pb.TokenizeResponse(token_ids=messages.token_ids(tokens), block_count=blocks)
 
-    @_answered
-    async def Detokenize(self, request: pb.DetokenizeRequest, context: Context) -> pb.DetokenizeResponse:
-        self._tenant(context)
+    @_for_tenant
+    async def Detokenize(
+        self, tenant: Tenant, request: pb.DetokenizeRequest, context: Context
+    ) -> pb.DetokenizeResponse:
         tokens = packed_tokens("token_ids", request.token_ids)
         model = self._planner.model_named(request.model)
         check_vocabulary("token_ids", tokens, self._planner.workers_of(model)[0].vocab_size)
         return pb.DetokenizeResponse(text=await self._tokenizers.decode_all(model, unpack(tokens)))
 
-    @_answered
-    async def ListModels(self, request: pb.ListModelsRequest, context: Context) -> pb.ListModelsResponse:
-        self._tenant(context)
+    @_for_tenant
+    async def ListModels(
+        self, tenant: Tenant, request: pb.ListModelsRequest, context: Context
+    ) -> pb.ListModelsResponse:
         return pb.ListModelsResponse(models=messages.models(self._planner.workers()))
 
-    def _tenant(self, context: Context) -> Tenant:
+    def tenant_of(self, context: Context) -> Tenant:
+        """The caller. Raises UnauthenticatedError, UnavailableError before the control data was read."""
         return self._directory.authenticate(api_key_of(context.invocation_metadata() or ()))
 
     async def _write(self, context: Context, message: pb.GenerateStreamResponse) -> None:

@@ -168,3 +168,18 @@ async def test_concurrency_of_a_tenant_is_limited_and_only_its_own(cluster: Clus
         stream.cancel()
     await eventually(lambda: cluster.router.table.num_running == 0)
     assert (await cluster.acme.generate(tokens_request([5]))).usage.completion_tokens == 8
+
+
+async def test_calls_of_a_tenant_are_limited_and_only_its_own(cluster: Cluster) -> None:
+    request = tokens_request([5], request_id="r", max_tokens=1_000)
+    attached = [cluster.acme.stream(request) for _ in range(8)]
+    for call in attached:
+        await call.read()
+    listing = cluster.acme.stub.ListModels(pb.ListModelsRequest(), timeout=10.0, metadata=cluster.acme.metadata)
+    error = await refused(listing)
+    assert error.code() is Code.RESOURCE_EXHAUSTED
+    assert detail_of(error, QuotaFailure).violations[0].subject == "concurrent calls"
+    assert (await cluster.globex.generate(tokens_request([5]))).usage.completion_tokens == 8
+    assert await cluster.globex.cancel("r") is False
+    for call in attached:
+        call.cancel()

@@ -69,7 +69,9 @@ def clock() -> ManualClock:
 
 @pytest.fixture
 async def table(clock: ManualClock) -> AsyncIterator[RequestTable]:
-    made = RequestTable(clock, Concurrency(4, 2), KeptResults(clock, ResultBounds()), grace_s=0.05)
+    made = RequestTable(
+        clock, Concurrency("concurrent requests", 4, 2), KeptResults(clock, ResultBounds()), grace_s=0.05
+    )
     yield made
     await made.close()
     made.check_invariants()
