@@ -10,7 +10,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from cache_store.clock import Clock
-from cache_store.errors import UnavailableError, WorkerLostError
+from cache_store.errors import DeadlineError, UnavailableError, WorkerLostError
 from cache_store.index import Incarnation
 from cache_store.registry import RENEW_S
 from cache_store.tokens import count
@@ -23,6 +23,9 @@ from services.router.tokenizers import Tokenizers
 from services.router.worker_client import WorkerPool
 
 MAX_ATTEMPTS = 2
+
+CERTAINTY = 2.0
+"""A deadline is given up where even a worker that much faster than it was measured would miss it."""
 
 
 class Dispatcher:
@@ -88,8 +91,9 @@ class Dispatcher:
             if tried:
                 return None
             raise
-        route_s = self._clock.monotonic_s() - job.receive_s
-        job.record.add(Routed(request.prompt_tokens, choice.terms, job.plan.degraded, route_s))
+        now_s = self._clock.monotonic_s()
+        job.record.add(Routed(request.prompt_tokens, choice.terms, job.plan.degraded, now_s - job.receive_s))
+        _require_time(choice, job.deadline_s - now_s)
         return choice
 
     def _attempt(self, job: Job, choice: RouteChoice, number: int) -> Attempt:
@@ -98,3 +102,13 @@ class Dispatcher:
         tokenizer = self._tokenizers.get(job.plan.model)
         decode = tokenizer.decode if tokenizer else None
         return Attempt(job, choice.worker, number, assignment, self._pool, decode, self._cluster_key, self._clock)
+
+
+def _require_time(choice: RouteChoice, left_s: float) -> None:
+    """Raises DeadlineError where the first token would come too late on the best worker, if it had nothing else to do.
+
+    What it has to do is not counted: the report is up to a second old, and much of it may have been cancelled.
+    """
+    is_measured = choice.worker.load.prefill_tokens_per_s > 0
+    if is_measured and choice.terms[0].prefill_s / CERTAINTY > left_s:
+        raise DeadlineError("the deadline cannot be met: the first token would come after it")

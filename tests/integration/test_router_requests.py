@@ -9,11 +9,20 @@ from typing import Any
 
 import grpc
 import pytest
+from stemcache.admin.v1 import admin_pb2
 from stemcache.v1 import inference_pb2 as pb
 
 from services.cluster.valkey import EmbeddedValkey
 from tests.support.redis_servers import server_named
-from tests.support.router_host import Cluster, Tenant, eventually, running_cluster, tokens_request
+from tests.support.router_host import (
+    ADMIN_METADATA,
+    Cluster,
+    Tenant,
+    eventually,
+    eventually_async,
+    running_cluster,
+    tokens_request,
+)
 
 PROMPT = list(range(100, 180))
 LONG = {"max_tokens": 3_000}
@@ -111,6 +120,25 @@ async def test_the_deadline_travels_to_the_worker(cluster: Cluster) -> None:
     named = tokens_request(PROMPT, request_id="r", **LONG)
     assert await code_of(cluster.acme.generate(named, timeout_s=0.3)) is Code.DEADLINE_EXCEEDED
     await cluster.nothing_left()
+
+
+async def test_a_deadline_that_cannot_be_met_is_told_early(
+    request: pytest.FixtureRequest, valkey: EmbeddedValkey, tmp_path: Path
+) -> None:
+    urls = server_named(request, "valkey").urls
+    async with running_cluster(urls, tmp_path, ({"digest_token_s": 0.005},)) as cluster:
+        await cluster.acme.generate(tokens_request(PROMPT, max_tokens=1))
+        await eventually_async(lambda: is_measured(cluster))
+        hopeless = cluster.acme.generate(tokens_request(range(200, 5_000), max_tokens=1), timeout_s=8.0)
+        with pytest.raises(grpc.aio.AioRpcError, match="the deadline cannot be met") as error:
+            await hopeless
+        assert error.value.code() is Code.DEADLINE_EXCEEDED
+        assert (await cluster.acme.generate(tokens_request(PROMPT), timeout_s=8.0)).usage.completion_tokens == 8
+
+
+async def is_measured(cluster: Cluster) -> bool:
+    status = await cluster.cluster_admin.GetStatus(admin_pb2.GetStatusRequest(), metadata=ADMIN_METADATA, timeout=5.0)
+    return bool(status.workers[0].prefill_tokens_per_s)
 
 
 async def test_a_storm_of_cancels_leaves_nothing(cluster: Cluster) -> None:
