@@ -21,7 +21,7 @@ class Condition:
 
     health: Health
     reason: str = ""
-    """For a failed part: what happened and where to read more."""
+    """For a failed part: what happened and where to read more; for a starting one what it last said, if anything."""
 
 
 class Part(Protocol):

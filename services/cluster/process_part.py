@@ -72,9 +72,9 @@ class ProcessPart:
         assert self._process is not None, "not started"
         code = self._process.poll()
         if code is not None:
-            return Condition(Health.FAILED, f"ended with {_ending(code)}; {self._log} ends with: {self._tail()}")
+            return Condition(Health.FAILED, f"ended with {_ending(code)}; {self._last_words()}")
         self._was_ready = self._was_ready or self._is_ready()
-        return Condition(Health.READY if self._was_ready else Health.STARTING)
+        return Condition(Health.READY) if self._was_ready else Condition(Health.STARTING, self._last_words())
 
     def stop(self) -> None:
         if self._process is None or self._process.poll() is not None:
@@ -86,10 +86,11 @@ class ProcessPart:
             self._process.kill()
             self._process.wait()
 
-    def _tail(self) -> str:
+    def _last_words(self) -> str:
         with self._log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - _TAIL_BYTES))
-            return file.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+            line = file.read().decode("utf-8", "replace").strip().rpartition("\n")[2]
+        return f"{self._log} ends with: {line}"
 
 
 def _ending(code: int) -> str:

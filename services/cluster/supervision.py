@@ -139,7 +139,8 @@ class Supervisor:
         elif condition.health is Health.FAILED:
             yield self._fail(each, condition.reason)
         elif now_s - each.since_s > self._policy.start_timeout_s:
-            yield self._fail(each, f"not ready after {self._policy.start_timeout_s:.0f} s")
+            reason = f"not ready after {self._policy.start_timeout_s:.0f} s"
+            yield self._fail(each, f"{reason}; {condition.reason}" if condition.reason else reason)
 
     def _fail(self, each: _Supervised, reason: str) -> Transition:
         each.num_failures += 1

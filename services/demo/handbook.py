@@ -64,5 +64,5 @@ device. Repairs take ten working days. The support desk answers on working days 
 Readings belong to the customer. Northwind uses them to find faults of devices and for nothing else. An owner \
 may delete an account at any time; all readings are then erased within fourteen days and cannot be brought back."""
 
-FIRST_QUESTION = "How long does the battery of the Aria Mini last without sun?"
-FOLLOW_UP_QUESTION = "What does a red light on the Bridge mean?"
+FIRST_QUESTION = "What does the Aria weather station measure?"
+FOLLOW_UP_QUESTION = "And what does a red light on the Bridge mean?"

@@ -60,8 +60,8 @@ def _run(options: LaunchOptions, stop: StopSignals, screen: Screen) -> bool:
         verdicts = judge(answers, NUM_WORKERS)
         screen.show_verdicts(verdicts)
         cold, warm = answers.first.ttft_s, answers.follow_up.ttft_s
-        screen.say(f"\nThe first token came {cold / warm:.0f} times sooner with the prefix cached. acme was told:")
-        screen.say(f"  {FIRST_QUESTION}\n  {answers.first.text.strip()}\n")
+        screen.say(f"\nThe first token came {cold / warm:.0f} times sooner with the prefix cached.")
+        screen.say(f"acme asked: {FIRST_QUESTION}\nand was told: {answers.first.text.strip()} …\n")
         with screen.working("Stopping everything"):
             stack.close()
     return all(verdict.holds for verdict in verdicts)

