@@ -55,16 +55,16 @@ proto: $(VENV)/dev ## Generates the code of proto/.
 	infra/proto.sh
 
 proof: $(VENV)/dev ## Greedy tokens and logits of all caches against transformers' own generate.
-	$(BIN)/python -m tests.proof
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.proof
 
 mutants: $(VENV)/dev ## Puts known errors into a copy; each must turn its test red.
 	$(BIN)/python -m tests.mutants
 
 bench-step: $(VENV)/dev ## Time per decode step against context, with and without cache; memory by kind of cache.
-	$(BIN)/python -m tests.bench.step
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.bench.step
 
 bench-prefix: $(VENV)/dev ## TTFT cold and warm through client, router and worker, against transformers.
-	$(BIN)/python -m tests.bench.prefix
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.bench.prefix
 
 bench-index: $(VENV)/dev ## Lookup of 512 blocks over 8 workers, against HMGET and PING.
 	$(BIN)/python -m tests.bench.index_lookup
