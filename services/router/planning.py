@@ -1,6 +1,7 @@
 """What has to be known before a worker is chosen: model, token ids, seed, domains, and who holds the prefix.
 
-Knows tenants' secrets for as long as it derives domains. Decides nothing about load. Owns no state.
+Knows tenants' secrets for as long as it derives domains. Decides nothing about load. Owns no state but whether the
+index answered last time.
 """
 
 from __future__ import annotations
@@ -9,8 +10,6 @@ import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-import structlog
-
 from cache_store.digest import chain
 from cache_store.domain import Domain, FormatDigest, derive_domain
 from cache_store.errors import InvalidRequestError, NotFoundError, UnavailableError
@@ -18,6 +17,7 @@ from cache_store.index import Incarnation, IndexReader, IndexUnavailableError
 from cache_store.registry import RENEW_S, WorkerRecord
 from cache_store.tokens import PackedTokens, count
 from services.router.generation import CacheMode, GenerationSpec
+from services.router.outage import Outage
 from services.router.registry_view import RegistryView
 from services.router.routing import answer_room
 from services.router.tokenizers import Tokenizers
@@ -28,8 +28,6 @@ from services.tenants.model import Tenant
 DEFAULT_MAX_TOKENS = 512
 
 _SEED_BITS = 64
-
-_log = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +56,7 @@ class Planner:
         self._tokenizers = tokenizers
         self._view = view
         self._index = index
+        self._outage = Outage("index")
 
     def model_named(self, name: str) -> str:
         """The model that a request means.
@@ -120,9 +119,10 @@ class Planner:
             try:
                 blocks = await self._index.lookup(domain.tag, digests, list(block_sizes))
             except IndexUnavailableError as error:
-                _log.warning("index.away", reason=str(error))
+                self._outage.failed(str(error))
                 return None
             matched |= {incarnation: found * block_size for incarnation, found in blocks.items()}
+        self._outage.succeeded()
         return matched
 
 

@@ -24,6 +24,7 @@ from cache_store.registry import (
     WorkerRecord,
 )
 from services.router.assignments import Assignment, Assignments
+from services.router.outage import Outage
 from services.router.routing import WorkerView
 
 LOST_AFTER_S = 3 * RENEW_S
@@ -58,12 +59,12 @@ class RegistryView:
         self._known: dict[Incarnation, _Known] = {}
         self._refused: dict[WorkerId, str] = {}
         self._assignments = Assignments(clock)
-        self._problem: str | None = None
+        self._outage = Outage("registry")
 
     @property
     def is_reachable(self) -> bool:
         """Whether the registry answered last time."""
-        return self._problem is None
+        return not self._outage.is_away
 
     @property
     def refused(self) -> tuple[str, ...]:
@@ -123,9 +124,9 @@ class RegistryView:
         try:
             records = await self._reader.workers()
         except RegistryUnavailableError as error:
-            self._note(str(error))
+            self._outage.failed(str(error))
             return
-        self._note(None)
+        self._outage.succeeded()
         self._take(records)
 
     def _take(self, records: list[WorkerRecord]) -> None:
@@ -172,11 +173,3 @@ class RegistryView:
                 f"{record.model!r} is {expected}; give both the same model folder"
             )
         return None
-
-    def _note(self, problem: str | None) -> None:
-        """Logs a change between well and ill, not every poll."""
-        if problem is not None and self._problem is None:
-            _log.warning("registry.away", reason=problem)
-        if problem is None and self._problem is not None:
-            _log.info("registry.back")
-        self._problem = problem
