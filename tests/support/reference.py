@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import torch
 from torch import Tensor
+from transformers import GenerationConfig
 
 from worker.torch_runner.hook import HOOK_NAME
 from worker.torch_runner.loader import LoadedModel
@@ -29,12 +30,13 @@ def generate(model: LoadedModel, prompt: Sequence[int], num_tokens: int) -> Refe
         output = module.generate(
             torch.tensor([list(prompt)]),
             attention_mask=torch.ones(1, len(prompt), dtype=torch.long),
-            do_sample=False,
-            max_new_tokens=num_tokens,
-            eos_token_id=-1,
-            pad_token_id=0,
-            output_logits=True,
-            return_dict_in_generate=True,
+            generation_config=GenerationConfig(
+                do_sample=False,
+                max_new_tokens=num_tokens,
+                pad_token_id=0,
+                output_logits=True,
+                return_dict_in_generate=True,
+            ),
         )
     finally:
         module.set_attn_implementation(HOOK_NAME)

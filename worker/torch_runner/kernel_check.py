@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import structlog
@@ -17,13 +18,12 @@ from worker.torch_runner.compiler import find_compiler
 from worker.torch_runner.kernel_build import KernelBuildError, build_kernel
 
 
-def main() -> int:
+def main(arguments_given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         prog="python -m worker.torch_runner.kernel_check", description="Compiles the kernel."
     )
     parser.add_argument("cache_dir", type=Path)
-    arguments = parser.parse_args()
-    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
+    arguments = parser.parse_args(arguments_given)
     compiler = find_compiler()
     if compiler is None:
         sys.stderr.write("no C++ compiler: install g++ or clang++, or name one in $CXX\n")
@@ -38,4 +38,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     sys.exit(main())

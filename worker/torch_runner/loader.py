@@ -111,7 +111,7 @@ def load_model(
     checked = check_folder(folder)
     check_supported(checked.config)
     config = _resolve_config(checked)
-    facts: Mapping[str, object] = config.to_dict()
+    facts = _facts(config)
     check_supported(facts)
     length = max_model_len(facts)
     hook.register()
@@ -168,6 +168,11 @@ def _resolve_config(folder: ModelFolder) -> PretrainedConfig:
             "model", f"models of type {config.model_type!r} are not served: their attention cannot be replaced"
         )
     return config
+
+
+def _facts(config: PretrainedConfig) -> Mapping[str, object]:
+    """The resolved configuration as a mapping, the length of the model under its usual name."""
+    return {**config.to_dict(), "max_position_embeddings": getattr(config, "max_position_embeddings", None)}
 
 
 def _load_module(

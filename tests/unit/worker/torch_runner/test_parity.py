@@ -2,56 +2,20 @@
 
 from __future__ import annotations
 
-import math
-import random
 from collections.abc import Callable
 
 import pytest
 import torch
 
 from tests.support.reference import Reference, generate
-from tests.support.step_driver import Driver, Track
-from tests.support.tiny_models import NAMES, VOCAB_SIZE
-from worker.torch_runner.contiguous import ContiguousRunner
-from worker.torch_runner.fastest import fastest_attention
-from worker.torch_runner.gather_attention import GatherAttention
+from tests.support.runner_drivers import contiguous_driver, paged_driver, tokens
+from tests.support.step_driver import Track
+from tests.support.tiny_models import NAMES
 from worker.torch_runner.loader import LoadedModel
-from worker.torch_runner.paged import PagedRunner
 
 NUM_NEW = 24
 TOLERANCE = 1e-4
 BACKENDS = ("gather", "fastest")
-
-
-def tokens(count: int, seed: int) -> list[int]:
-    generator = random.Random(seed)
-    return [generator.randrange(4, VOCAB_SIZE) for _ in range(count)]
-
-
-def paged_driver(model: LoadedModel, backend: str, num_blocks: int = 64) -> Driver:
-    observers: list[Driver] = []
-    runner = PagedRunner(
-        model,
-        num_blocks,
-        GatherAttention() if backend == "gather" else fastest_attention(model),
-        fill=math.nan,
-        observer=lambda plan, logits: observers[0].observe(plan, logits),
-    )
-    observers.append(Driver(runner))
-    return observers[0]
-
-
-def contiguous_driver(model: LoadedModel) -> Driver:
-    observers: list[Driver] = []
-    runner = ContiguousRunner(
-        model,
-        max_batch=3,
-        max_len=128,
-        fill=math.nan,
-        observer=lambda plan, logits: observers[0].observe(plan, logits),
-    )
-    observers.append(Driver(runner))
-    return observers[0]
 
 
 def assert_same(track: Track, reference: Reference) -> None:
