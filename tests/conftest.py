@@ -8,7 +8,7 @@ settings.register_profile("everyday", deadline=None)
 settings.register_profile(
     "nightly",
     deadline=None,
-    max_examples=3_000,
+    max_examples=2_000,
     stateful_step_count=80,
     suppress_health_check=[HealthCheck.too_slow],
 )
