@@ -17,8 +17,51 @@ class Mutant(NamedTuple):
 
 
 POOL = "tests/unit/cache_store/test_block_pool.py"
+PARITY = "tests/unit/worker/torch_runner/test_parity.py"
 
 MUTANTS = (
+    Mutant(
+        "position",
+        "tokens after the prompt are computed at position 0",
+        "worker/torch_runner/paged.py",
+        "forward(self._model, attention, batch.token_ids, batch.positions, batch.drawing_tokens)",
+        "forward(\n            self._model,\n            attention,\n            batch.token_ids,\n"
+        "            batch.positions * [index >= batch.num_decode_rows for index in range(len(batch.positions))],\n"
+        "            batch.drawing_tokens,\n        )",
+        f"{PARITY}::test_paged_equals_generate_in_mixed_batches",
+    ),
+    Mutant(
+        "empty-slots",
+        "attention reads to the end of the last block instead of the filled length",
+        "worker/torch_runner/step_batch.py",
+        "lengths=np.array([row.kv_length for row in rows], dtype=np.int32)",
+        "lengths=np.array([-(-row.kv_length // block_size) * block_size for row in rows], dtype=np.int32)",
+        f"{PARITY}::test_paged_equals_generate_in_mixed_batches",
+    ),
+    Mutant(
+        "reset",
+        "block tables are kept when a sequence gives its blocks back",
+        "worker/sequence.py",
+        "        self.copy_from = None\n        self.tables = ((),) * len(self.tables)\n        return held",
+        "        self.copy_from = None\n        return held",
+        "tests/unit/worker/test_scheduler.py::test_out_of_blocks_the_youngest_is_preempted_and_recomputed_exactly",
+    ),
+    Mutant(
+        "copied-heads",
+        "a key and value head is kept for every query head",
+        "worker/torch_runner/pools.py",
+        "size = (num_blocks, len(shape.layers), 2, block_size, shape.num_kv_heads, shape.head_dim)",
+        "size = (num_blocks, len(shape.layers), 2, block_size, 3 * shape.num_kv_heads, shape.head_dim)",
+        "tests/integration/test_tiny_proof.py::test_bytes_of_the_tensors_are_those_of_the_formula",
+    ),
+    Mutant(
+        "mask-off",
+        "new tokens of a prompt see those after them",
+        "worker/torch_runner/dense_attention.py",
+        "    if num_rows == 1:\n        return None",
+        "    if num_rows:\n        return None",
+        f"{PARITY}::test_contiguous_equals_generate_in_mixed_batches",
+    ),
     Mutant(
         "tenant-dropped",
         "the tenant is left out of the domain root",
