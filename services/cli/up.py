@@ -10,6 +10,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import structlog
+
 from services.cli.connection import add_data_dir, data_folder
 from services.cli.exit_codes import ExitCode
 from services.cli.output import bytes_text
@@ -56,6 +58,7 @@ def run(args: argparse.Namespace) -> int:
     """Starts everything, says what there is, and waits. Raises StemcacheError where it cannot start."""
     from services.cluster.launch import Device, LaunchOptions, RunnerKind, running_system  # imports Ray: a second
 
+    structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     settings = UserSettings.load()
     options = LaunchOptions(
         folder=data_folder(args, settings),
@@ -99,7 +102,7 @@ def _summary(system: RunningSystem, options: LaunchOptions) -> str:
         f"  data         {options.folder.path}, {system.redis}",
         "",
         "A first call, from another terminal:",
-        f"  {_first_call(options, new=not tenants)}",
+        f"  {_first_call(system, options, has_tenants=bool(tenants))}",
         "",
         "Ctrl-C stops everything.",
     ]
@@ -124,17 +127,23 @@ def _model_lines(status: ClusterStatus) -> list[str]:
     ]
 
 
-def _first_call(options: LaunchOptions, new: bool) -> str:
+def _first_call(system: RunningSystem, options: LaunchOptions, has_tenants: bool) -> str:
     command = _own_command()
     at = (
         f" --data-dir {shlex.quote(str(options.folder.path))}"
         if options.folder.path != UserSettings.load().home
         else ""
     )
-    generate = f'{command} generate{at} --chat "What is a prefix cache?"'
-    if not new:
+    generate = f"{command} generate{at} {_first_prompt(system)}"
+    if has_tenants:
         return f"{generate} --key KEY"
     return f'{command} tenants create demo{at} && {generate} --key "$({command} tenants keys create demo{at})"'
+
+
+def _first_prompt(system: RunningSystem) -> str:
+    if not system.has_tokenizer:
+        return "--token-ids 1,2,3"
+    return '--chat "What is a prefix cache?"' if system.has_chat else '"Once upon a time"'
 
 
 def _own_command() -> str:

@@ -24,6 +24,7 @@ from services.cluster.findings import Level
 from services.cluster.memory import POOL_CAP_BYTES, available_bytes, plan_memory
 from services.cluster.model_tools import check_model, prepare_default_model, torch_uses_gpus
 from services.cluster.ray_cluster import RayCluster
+from services.cluster.ray_part import RayPart
 from services.cluster.redis_part import choose_redis
 from services.cluster.router_part import RouterPlan, free_port, router_part
 from services.cluster.secrets import MasterKeySource, master_key_source
@@ -103,13 +104,14 @@ class _Seat:
 class RunningSystem:
     """A complete system. `tick` has to be called a few times a second, from the main thread."""
 
-    def __init__(self, state: UpState, admin_token: str, redis: str, has_chat: bool, supervisor: Supervisor) -> None:
+    def __init__(self, state: UpState, admin_token: str, redis: str, model: _Model, supervisor: Supervisor) -> None:
         self.address = state.address
         self.admin_address = state.admin_address
         self.model = state.model
         self.admin_token = admin_token
         self.redis = redis
-        self.has_chat = has_chat
+        self.has_tokenizer = model.folder is not None
+        self.has_chat = model.has_chat
         self._supervisor = supervisor
 
     def tick(self) -> list[Transition]:
@@ -157,13 +159,15 @@ def running_system(options: LaunchOptions, stop: StopSignals, report: Report) ->
             WorkerPart(_worker_spec(options, model, seat, key, redis.urls.worker, index), ray, SystemClock())
             for index in range(options.num_workers)
         ]
-        supervisor = Supervisor([redis.parts, [*workers, router_part(plan, environment())]], SystemClock())
+        supervisor = Supervisor(
+            [redis.parts, [RayPart(ray)], [*workers, router_part(plan, environment())]], SystemClock()
+        )
         stack.callback(lambda: supervisor.stop(lambda change: report(_line(change))))
         _complete(supervisor, stop, report)
         state = UpState(STATE_VERSION, os.getpid(), listen, admin_listen, model.name, time.time())
         write_state(options.folder, state)
         stack.callback(remove_state, options.folder)
-        yield RunningSystem(state, admin_token, redis.description, model.has_chat, supervisor)
+        yield RunningSystem(state, admin_token, redis.description, model, supervisor)
 
 
 def _complete(supervisor: Supervisor, stop: StopSignals, report: Report) -> None:

@@ -8,6 +8,7 @@ authentication is left as Ray has it: on. Ray's processes listen on all interfac
 from __future__ import annotations
 
 import logging
+import re
 import signal
 import threading
 import time
@@ -34,6 +35,8 @@ KILL_TIMEOUT_S = 10.0
 STOP_SLACK_S = 20.0
 """Beyond the drain time, for a worker to leave registry and index."""
 
+_VITAL = frozenset({"gcs_server", "raylet"})
+_EXCEPTION_NAME = re.compile(r"^cache_store\.errors\.\w+: ")
 _NAME_PREFIX = "worker:"
 _POLL_S = 0.05
 _ANSWER_S = 1.0
@@ -44,10 +47,11 @@ _log = structlog.get_logger(__name__)
 class RayCluster:
     """Implements `WorkerPlacement`. Used from the main thread; one at a time in a process."""
 
-    def __init__(self, actor_class: type[Any], session: RaySession | None) -> None:
+    def __init__(self, actor_class: type[Any], session: RaySession | None, num_cpus: int) -> None:
         """Made by `start_local` and `connect`. `session` is None for a remote cluster."""
         self._actor_class = actor_class
         self._session = session
+        self._num_cpus = num_cpus
         self._actors: dict[str, _Actor] = {}
 
     @classmethod
@@ -56,31 +60,29 @@ class RayCluster:
 
         Raises PreconditionError where it does not start or is called from another than the main thread.
         """
-        if threading.current_thread() is not threading.main_thread():
-            raise PreconditionError(
-                "Ray's processes end with the thread that starts them; start it from the main thread"
-            )
-        session = RaySession()
-        options = {
-            "address": "local",
-            "num_cpus": num_cpus,
-            "include_dashboard": False,
-            "object_store_memory": OBJECT_STORE_BYTES,
-            "_temp_dir": str(session.folder),
-            "_system_config": {"enable_worker_prestart": False, "prestart_worker_first_driver": False},
-        }
-        try:
-            _init(options)
-        except BaseException:
-            session.close()
-            raise
-        return cls(actor_class, session)
+        return cls(actor_class, _start_session(num_cpus), num_cpus)
 
     @classmethod
     def connect(cls, actor_class: type[Any], address: str) -> RayCluster:
         """Joins the cluster at `address` as a driver. Raises PreconditionError where it cannot be reached."""
         _init({"address": address})
-        return cls(actor_class, None)
+        return cls(actor_class, None, num_cpus=0)
+
+    def failure(self) -> str | None:
+        """What of a local Ray ended that it cannot do without; None while it runs, and for a remote cluster."""
+        if self._session is None:
+            return None
+        ended = {name for name, _ in ray._private.worker._global_node.dead_processes()}
+        missing = sorted(ended & _VITAL)
+        return f"its {' and '.join(missing)} ended" if missing else None
+
+    def restart(self) -> None:
+        """Starts a local Ray anew, in a fresh session: every worker that it ran is gone. Raises PreconditionError."""
+        assert self._session is not None, "a remote cluster is somebody else's to restart"
+        self._actors.clear()
+        ray.shutdown()
+        self._session.close()
+        self._session = _start_session(self._num_cpus)
 
     @property
     def folder(self) -> Path | None:
@@ -120,7 +122,8 @@ class RayCluster:
 
     def look(self, worker_id: str) -> Placed:
         """See `WorkerPlacement.look`."""
-        return self._actors[worker_id].look()
+        actor = self._actors.get(worker_id)
+        return actor.look() if actor else Placed(PlacedState.DEAD, None, "Ray was started anew")
 
     def pid(self, worker_id: str, timeout_s: float) -> int:
         """Process id of a worker that is ready. Raises UnavailableError."""
@@ -195,9 +198,12 @@ class _Actor:
         self._last = Placed(PlacedState.STARTING, None, "")
 
     def answers(self) -> bool:
-        """Whether it answers within a second."""
-        ready, _ = ray.wait([self.handle.describe.remote()], timeout=_ANSWER_S)
-        return bool(ready)
+        """Whether it answers within a second, with anything but the news of its death."""
+        try:
+            ray.get(self.handle.describe.remote(), timeout=_ANSWER_S)
+        except ray.exceptions.RayError:
+            return False
+        return True
 
     def look(self) -> Placed:
         """The answer to the last question, without waiting for the next."""
@@ -208,6 +214,26 @@ class _Actor:
             asked, self._asked = self._asked, None
             self._last = _placed(asked)
         return self._last
+
+
+def _start_session(num_cpus: int) -> RaySession:
+    if threading.current_thread() is not threading.main_thread():
+        raise PreconditionError("Ray's processes end with the thread that starts them; start it from the main thread")
+    session = RaySession()
+    options = {
+        "address": "local",
+        "num_cpus": num_cpus,
+        "include_dashboard": False,
+        "object_store_memory": OBJECT_STORE_BYTES,
+        "_temp_dir": str(session.folder),
+        "_system_config": {"enable_worker_prestart": False, "prestart_worker_first_driver": False},
+    }
+    try:
+        _init(options)
+    except BaseException:
+        session.close()
+        raise
+    return session
 
 
 def _placed(answer: Any) -> Placed:
@@ -247,5 +273,6 @@ def _first_line(error: BaseException) -> str:
 
 
 def _cause(error: BaseException) -> str:
-    """The last line of what Ray tells: where a constructor failed, its exception."""
-    return next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
+    """The last line of what Ray tells, which is an exception's where a constructor failed: its sentence."""
+    last = next((line.strip() for line in reversed(str(error).splitlines()) if line.strip()), type(error).__name__)
+    return _EXCEPTION_NAME.sub("", last)

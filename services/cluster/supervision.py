@@ -1,9 +1,10 @@
 """Starts parts in order, restarts those that fail, stops them in reverse order. Knows nothing of Ray or processes.
 
-Parts stand in stages: a stage is started when everything before it is ready, all its parts at once. A part that fails
-before the system was complete ends the start: its reason is an error of the set-up, and trying again would hide it.
-Later a failed part is started again after a pause that doubles with each failure in a row, for as long as it takes.
-The caller turns the wheel: `tick` moves everything on by what is due and says what changed.
+Parts stand in stages: a part is started, also again, only while everything in the stages before it is ready; parts of
+one stage start side by side. A part that fails before the system was complete ends the start: its reason is an error of
+the set-up, and trying again would hide it. Later a failed part is started again after a pause that doubles with each
+failure in a row, for as long as it takes. The caller turns the wheel: `tick` moves everything on by what is due and
+says what changed.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from cache_store.clock import Clock
-from cache_store.errors import StemcacheError, UnavailableError
+from cache_store.errors import PreconditionError, StemcacheError
 from services.cluster.parts import Health, Part
 
 
@@ -82,7 +83,7 @@ class Supervisor:
         return {each.part.name: each.state for each in self._all}
 
     def tick(self) -> list[Transition]:
-        """Moves everything on. Raises UnavailableError for a failure before the system is complete."""
+        """Moves everything on. Raises PreconditionError for a failure before the system is complete."""
         self.check_invariants()
         changes = [change for each in self._all for change in self._move(each)]
         if all(each.state is PartState.READY for each in self._all):
@@ -117,7 +118,7 @@ class Supervisor:
                     if now_s - each.since_s >= self._policy.steady_after_s:
                         each.num_failures = 0
                     yield self._fail(each, condition.reason or "no longer ready")
-            case PartState.PAUSED if now_s >= each.next_start_s:
+            case PartState.PAUSED if now_s >= each.next_start_s and self._stage_open(each.stage):
                 yield self._start(each)
             case _:
                 pass
@@ -145,7 +146,7 @@ class Supervisor:
     def _fail(self, each: _Supervised, reason: str) -> Transition:
         each.num_failures += 1
         if not self._complete:
-            raise UnavailableError(f"{each.part.name} did not start: {reason}", retry_after_s=0.0)
+            raise PreconditionError(f"{each.part.name} did not start: {reason}")
         leftover = self._end(each)
         reason = f"{reason}; {leftover}" if leftover else reason
         each.next_start_s = self._clock.monotonic_s() + self._policy.pause_s(each.num_failures)
@@ -154,7 +155,7 @@ class Supervisor:
     def _end(self, each: _Supervised) -> str:
         try:
             each.part.stop()
-        except StemcacheError as error:
+        except Exception as error:  # whatever it is, the other parts have to be stopped too
             return f"did not stop cleanly: {error}"
         return ""
 

@@ -136,6 +136,13 @@ def test_a_killed_valkey_comes_back_with_its_tenants(up: RunningUp, key: str) ->
     assert "acme" in up.run("tenants", "list").stdout
 
 
+def test_a_killed_ray_comes_back_with_its_workers(up: RunningUp, key: str) -> None:
+    raylet = up.child("raylet/raylet")
+    raylet.kill()
+    wait_until(lambda: up.output().count("worker-1: ready") > 1, timeout_s=90.0)
+    assert _generate(up, key)["usage"]["prompt_tokens"] == 100  # type: ignore[index]
+
+
 def test_a_request_survives_orderly_stop_and_tenants_survive_a_restart(tmp_path: Path) -> None:
     data_dir = tmp_path / "data"
     first = start_up(data_dir, "--runner", "digest", "--workers", "1")

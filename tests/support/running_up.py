@@ -57,7 +57,10 @@ class RunningUp:
         """Asks it to stop and waits; its exit status."""
         if self.process.poll() is None:
             self.note_children()
-            self.process.send_signal(number)
+            if number is signal.SIGINT:
+                os.killpg(self.process.pid, number)  # as Ctrl-C in a terminal does
+            else:
+                self.process.send_signal(number)
         return self.process.wait(STOP_TIMEOUT_S)
 
     def left_over(self) -> list[str]:

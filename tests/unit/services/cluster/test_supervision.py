@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from cache_store.clock import ManualClock
-from cache_store.errors import UnavailableError
+from cache_store.errors import PreconditionError
 from services.cluster.parts import Health
 from services.cluster.supervision import PartState, RestartPolicy, Supervisor, Transition
 from tests.support.scripted_part import ScriptedPart
@@ -75,20 +75,20 @@ def test_complete_when_all_are_ready(system: System) -> None:
 def test_a_failure_before_completion_ends_the_start_with_its_reason(system: System) -> None:
     system.supervisor.tick()
     system.redis.become(Health.FAILED, "the port is taken")
-    with pytest.raises(UnavailableError, match="redis did not start: the port is taken"):
+    with pytest.raises(PreconditionError, match="redis did not start: the port is taken"):
         system.supervisor.tick()
 
 
 def test_an_error_of_start_itself_ends_the_start(system: System) -> None:
     system.redis.start_error = "no binary"
-    with pytest.raises(UnavailableError, match="redis did not start: no binary"):
+    with pytest.raises(PreconditionError, match="redis did not start: no binary"):
         system.supervisor.tick()
 
 
 def test_a_start_that_takes_too_long_has_failed(system: System) -> None:
     system.supervisor.tick()
     system.clock.advance(60.1)
-    with pytest.raises(UnavailableError, match="not ready after 60 s"):
+    with pytest.raises(PreconditionError, match="not ready after 60 s"):
         system.supervisor.tick()
 
 
@@ -113,6 +113,23 @@ def test_other_parts_are_left_alone_by_a_restart(system: System) -> None:
     system.clock.advance(1.0)
     system.supervisor.tick()
     assert system.journal == ["stop redis", "start redis"]
+
+
+def test_a_part_waits_with_its_restart_for_what_it_rests_on(system: System) -> None:
+    system.bring_up()
+    system.redis.become(Health.FAILED, "killed")
+    system.worker.become(Health.FAILED, "lost its redis")
+    system.supervisor.tick()
+    system.redis.start_error = "not yet"
+    system.clock.advance(1.0)
+    system.supervisor.tick()
+    assert "start worker-0" not in system.journal
+    system.redis.start_error = ""
+    system.redis.become(Health.READY)
+    system.clock.advance(2.0)
+    for _ in range(2):
+        system.supervisor.tick()
+    assert system.journal[-1] == "start worker-0"
 
 
 def _pauses(system: System, num_failures: int) -> list[float]:
