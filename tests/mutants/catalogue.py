@@ -18,6 +18,7 @@ class Mutant(NamedTuple):
 
 POOL = "tests/unit/cache_store/test_block_pool.py"
 PARITY = "tests/unit/worker/torch_runner/test_parity.py"
+TORCH = "tests/unit/worker/torch_runner"
 
 MUTANTS = (
     Mutant(
@@ -102,5 +103,37 @@ MUTANTS = (
         "        for block in match.pinned:\n            self._hold(block)\n        return match",
         "        return match",
         f"{POOL}::test_pinned_blocks_are_not_evicted",
+    ),
+    Mutant(
+        "pointer-not-reset",
+        "a sequence that takes over a place goes on at its predecessor's position",
+        "worker/torch_runner/contiguous.py",
+        "            self._pointers[place] = 0\n",
+        "",
+        f"{TORCH}/test_contiguous.py::test_a_place_that_is_taken_again_starts_at_zero",
+    ),
+    Mutant(
+        "window-mask-off",
+        "queries read beyond their sliding window",
+        "worker/torch_runner/dense_attention.py",
+        "return hidden | (keys <= rows - window) if window else hidden",
+        "return hidden",
+        f"{PARITY}::test_paged_equals_generate_in_mixed_batches[mistral-gather]",
+    ),
+    Mutant(
+        "causal-mask-off",
+        "a query of the kernel reads the token after its own",
+        "worker/torch_runner/paged_attention.cpp",
+        "for (int j = row.position < base ? 0 : row.position - base + 1;",
+        "for (int j = row.position < base ? 0 : row.position - base + 2;",
+        f"{PARITY}::test_paged_equals_generate_in_mixed_batches[llama-fastest]",
+    ),
+    Mutant(
+        "scrub-not-executed",
+        "the runner leaves out the scrubs of a step",
+        "worker/torch_runner/pools.py",
+        "            if slots:\n                group.scrub(slots)\n",
+        "",
+        f"{TORCH}/test_paged.py::test_a_scrubbed_slot_can_no_longer_be_read[gather]",
     ),
 )

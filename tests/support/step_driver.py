@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 
 from torch import Tensor
 
+from worker.plan_check import check_plan
 from worker.runner import Runner
 from worker.step_plan import Draw, Row, SequenceId, SlotCopy, SlotRef, StepPlan
 
@@ -82,6 +83,7 @@ class Driver:
         rows = tuple(self._row(sequence, count, draws) for sequence, count in work)
         plan = StepPlan(rows, tuple(self._scrubs), tuple(self._copies), tuple(self._ended))
         self._scrubs, self._copies, self._ended = [], [], []
+        check_plan(plan, self.runner.info.geometry, self.runner.num_blocks)
         outcomes = self.runner.run(plan).outcomes
         drawing = 0
         for (sequence, _), row, outcome in zip(work, rows, outcomes, strict=True):

@@ -53,7 +53,7 @@ class ContiguousRunner:
         self._max_len = max_len
         self._free = list(range(max_batch))
         self._places: dict[SequenceId, int] = {}
-        self._pointers: dict[SequenceId, int] = {}
+        self._pointers = [0] * max_batch
 
     @property
     def info(self) -> ModelInfo:
@@ -81,8 +81,8 @@ class ContiguousRunner:
         last = np.cumsum([len(row.token_ids) for row in plan.rows]) - 1
         drawing = last[[bool(row.draws) for row in plan.rows]]
         logits = forward(self._model, step, tokens, positions, drawing)
-        for row in plan.rows:
-            self._pointers[row.sequence] = row.kv_length
+        for row, place in zip(plan.rows, places, strict=True):
+            self._pointers[place] = row.kv_length
         if self._observer is not None:
             self._observer(plan, logits)
         return StepResult(draw_rows(plan.rows, logits))
@@ -92,21 +92,21 @@ class ContiguousRunner:
         if row.sequence not in self._places:
             if not self._free:
                 raise PreconditionError(f"all {len(self._places)} places are taken; end a sequence first")
-            self._places[row.sequence] = self._free.pop()
-            self._pointers[row.sequence] = 0
-        if row.start != self._pointers[row.sequence]:
+            place = self._places[row.sequence] = self._free.pop()
+            self._pointers[place] = 0
+        place = self._places[row.sequence]
+        if row.start != self._pointers[place]:
             raise PreconditionError(
-                f"a contiguous cache goes on at its pointer {self._pointers[row.sequence]}, not at {row.start}: "
+                f"a contiguous cache goes on at its pointer {self._pointers[place]}, not at {row.start}: "
                 "it reuses no prefix"
             )
         if row.kv_length > self._max_len:
             raise PreconditionError(f"{row.kv_length} tokens do not fit into {self._max_len}")
-        return self._places[row.sequence]
+        return place
 
     def _end(self, sequence: SequenceId) -> None:
         if sequence in self._places:
             self._free.append(self._places.pop(sequence))
-            del self._pointers[sequence]
 
 
 class _ContiguousStep:

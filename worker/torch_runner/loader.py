@@ -101,8 +101,11 @@ def load_model(
     device: str = "cpu",
     dtype: ModelDtype = ModelDtype.FLOAT32,
     name: str | None = None,
+    num_threads: int = 1,
 ) -> LoadedModel:
     """Loads and probes the model of `folder`; `cache_dir` remembers digests, `name` is the folder's by default.
+
+    `num_threads` is set for the whole process, as runners do.
 
     Raises InvalidRequestError where the folder is not whole or its architecture is not served, PreconditionError where
     this machine cannot compute it.
@@ -114,6 +117,7 @@ def load_model(
     facts = _facts(config)
     check_supported(facts)
     length = max_model_len(facts)
+    torch.set_num_threads(num_threads)
     hook.register()
     disable_progress_bar()
     module = _load_module(checked, config, dtype, place)

@@ -83,14 +83,3 @@ class KvPools:
                 group.scrub(slots)
         for copy in copies:
             self.groups[copy.group].copy(copy)
-
-
-def num_blocks_within(groups: tuple[GroupShape, ...], block_size: int, element_bytes: int, budget_bytes: int) -> int:
-    """Blocks per pool that fit into `budget_bytes`. Raises InvalidRequestError where not even one does."""
-    block_bytes = sum(group.bytes_per_block(block_size, element_bytes) for group in groups)
-    if budget_bytes < block_bytes:
-        raise InvalidRequestError(
-            "pool_bytes",
-            f"a pool of {budget_bytes} bytes holds no block; one block of this model has {block_bytes} bytes",
-        )
-    return budget_bytes // block_bytes

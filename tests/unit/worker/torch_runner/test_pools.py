@@ -10,7 +10,7 @@ import torch
 from cache_store.errors import InvalidRequestError
 from worker.model_files.layers import GroupShape
 from worker.step_plan import SlotCopy, SlotRef
-from worker.torch_runner.pools import KvPools, num_blocks_within
+from worker.torch_runner.pools import KvPools
 
 FULL = GroupShape(window=0, num_kv_heads=3, head_dim=8, layers=(0, 2, 4))
 SLIDING = GroupShape(window=24, num_kv_heads=2, head_dim=16, layers=(1, 3))
@@ -69,13 +69,6 @@ def test_scrubs_run_before_copies(pools: KvPools) -> None:
     source = pools.groups[0].blocks[1].clone()
     pools.prepare((SlotRef(0, 5),), (SlotCopy(0, 1, 5, 16),))
     assert torch.equal(pools.groups[0].blocks[5], source)
-
-
-def test_a_budget_gives_whole_blocks_in_every_group() -> None:
-    block_bytes = FULL.bytes_per_block(16, 4) + SLIDING.bytes_per_block(16, 4)
-    assert num_blocks_within((FULL, SLIDING), 16, 4, 10 * block_bytes + block_bytes - 1) == 10
-    with pytest.raises(InvalidRequestError, match=f"one block of this model has {block_bytes} bytes"):
-        num_blocks_within((FULL, SLIDING), 16, 4, block_bytes - 1)
 
 
 @pytest.mark.parametrize(("num_blocks", "block_size"), [(0, 16), (4, 0)])
