@@ -148,8 +148,11 @@ class RequestTable:
     async def idle(self) -> None:
         """Returns when nothing runs."""
         while self.num_running:
-            await asyncio.wait([run.task for run in (*self._runs.values(), *self._abandoned)])
+            tasks = {run.task for run in (*self._runs.values(), *self._abandoned)}
+            await asyncio.wait(tasks)
             await asyncio.sleep(0)  # the tasks' callbacks
+            filed = {run.task for run in (*self._runs.values(), *self._abandoned)}
+            assert not tasks & filed, "a run has ended and is still filed"
 
     async def close(self) -> None:
         """Ends everything that runs, so that callers know to go elsewhere."""
