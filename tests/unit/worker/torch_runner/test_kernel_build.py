@@ -8,21 +8,18 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.compilers import compiler, needs_compiler
 from worker.torch_runner import kernel_check
 from worker.torch_runner.compiler import Compiler, find_compiler
 from worker.torch_runner.fastest import fastest_attention
 from worker.torch_runner.kernel_build import KernelBuildError, build_kernel
 from worker.torch_runner.loader import LoadedModel
 
-needs_compiler = pytest.mark.skipif(find_compiler() is None, reason="no C++ compiler")
-
 
 @needs_compiler
 def test_many_builders_at_once_compile_once(tmp_path: Path) -> None:
-    compiler = find_compiler()
-    assert compiler is not None
     counting = tmp_path / "counting"
-    counting.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\nexec {" ".join(compiler.command)} "$@"\n')
+    counting.write_text(f'#!/bin/sh\necho "$@" >> {tmp_path}/calls\nexec {" ".join(compiler().command)} "$@"\n')
     counting.chmod(0o755)
     builders = [
         threading.Thread(target=build_kernel, args=(Compiler((str(counting),)), tmp_path / "cache")) for _ in range(3)
@@ -38,20 +35,16 @@ def test_many_builders_at_once_compile_once(tmp_path: Path) -> None:
 
 @needs_compiler
 def test_a_build_that_was_killed_leaves_nothing_in_the_way(tmp_path: Path) -> None:
-    compiler = find_compiler()
-    assert compiler is not None
-    build_kernel(compiler, tmp_path)
+    build_kernel(compiler(), tmp_path)
     (library,) = (tmp_path / "kernels").glob("*.so")
     library.unlink()
     library.with_suffix(".making").write_bytes(b"half a library")
-    assert build_kernel(compiler, tmp_path).stemcache_supports(6, 2, 64) == 1
+    assert build_kernel(compiler(), tmp_path).stemcache_supports(6, 2, 64) == 1
 
 
 @needs_compiler
 def test_shapes_that_the_kernel_does_not_compute_are_told(tmp_path: Path) -> None:
-    compiler = find_compiler()
-    assert compiler is not None
-    supports = build_kernel(compiler, tmp_path).stemcache_supports
+    supports = build_kernel(compiler(), tmp_path).stemcache_supports
     assert [bool(supports(6, 2, width)) for width in (16, 64, 256, 17, 272)] == [True, True, True, False, False]
 
 

@@ -10,10 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from tests.support.compilers import compiler, needs_compiler
 from worker.model_files.layers import GroupShape, LayerSpec
 from worker.step_plan import Row, SequenceId, StepPlan
 from worker.torch_runner.attention_backend import AttentionBackend
-from worker.torch_runner.compiler import Compiler, find_compiler
 from worker.torch_runner.gather_attention import GatherAttention
 from worker.torch_runner.native_attention import NativeAttention
 from worker.torch_runner.pools import KvPools
@@ -139,20 +139,13 @@ def run(backend: AttentionBackend, case: Case, step: Step) -> Tensor:
     return attention.attend(LAYER, step.query, step.key, step.value, SCALING, case.window, case.softcap, step.sinks)
 
 
-@pytest.fixture(scope="module")
-def compiler() -> Compiler:
-    found = find_compiler()
-    if found is None:
-        pytest.skip("no C++ compiler")
-    return found
-
-
+@needs_compiler
 @pytest.mark.parametrize("case", CASES.values(), ids=CASES.keys())
 @pytest.mark.parametrize("num_threads", [1, 2])
 def test_kernel_equals_attention_written_out(
-    compiler: Compiler, tmp_path_factory: pytest.TempPathFactory, case: Case, num_threads: int
+    tmp_path_factory: pytest.TempPathFactory, case: Case, num_threads: int
 ) -> None:
-    kernel = NativeAttention(compiler, tmp_path_factory.getbasetemp() / "kernels", num_threads)
+    kernel = NativeAttention(compiler(), tmp_path_factory.getbasetemp() / "kernels", num_threads)
     assert kernel.supports(LayerSpec(case.num_query_heads, case.num_kv_heads, case.head_dim, SCALING, 0, 0.0, 0))
     step = make_step(case)
     assert torch.allclose(run(kernel, case, step), written_out(case, step), atol=2e-5, rtol=1e-4)
@@ -164,9 +157,10 @@ def test_fallback_equals_attention_written_out(case: Case) -> None:
     assert torch.allclose(run(GatherAttention(), case, step), written_out(case, step), atol=2e-5, rtol=1e-4)
 
 
-def test_new_tokens_are_written_to_their_slots_of_their_layer_only(compiler: Compiler, tmp_path: Path) -> None:
+@needs_compiler
+def test_new_tokens_are_written_to_their_slots_of_their_layer_only(tmp_path: Path) -> None:
     case = CASES["chunk with history"]
-    for backend in (NativeAttention(compiler, tmp_path, 1), GatherAttention()):
+    for backend in (NativeAttention(compiler(), tmp_path, 1), GatherAttention()):
         step = make_step(case)
         run(backend, case, step)
         keys, values = step.pools.groups[0].layer(LAYER)
