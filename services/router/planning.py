@@ -90,6 +90,11 @@ class Planner:
         """Raises InvalidRequestError, NotFoundError, UnavailableError."""
         model = self.model_named(spec.model)
         workers = self.workers_of(model)
+        if spec.sampling.stop and self._tokenizers.get(model) is None:
+            raise InvalidRequestError(
+                "sampling_params.stop",
+                f"model {model!r} has no tokenizer here, so no text to stop at; use stop_token_ids",
+            )
         prompt = await self._tokenizers.encode(model, spec.prompt)
         _check_tokens(spec, prompt, workers)
         is_stale = self._directory.is_stale
