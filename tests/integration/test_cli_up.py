@@ -9,8 +9,18 @@ from pathlib import Path
 
 import pytest
 
-from services.client import GenerationRequest, Sampling, StemcacheClient, Tokens
-from tests.support.running_up import RunningUp, run_stemcache, start_up, wait_until
+from services.client import (
+    AsyncStemcacheClient,
+    FinishReason,
+    GenerationFinished,
+    GenerationRequest,
+    GenerationStarted,
+    Sampling,
+    StemcacheClient,
+    Tokens,
+)
+from tests.support.running_up import START_TIMEOUT_S, RunningUp, begin_up, run_stemcache, start_up, wait_until
+from tests.support.tokenizer_folder import write_tokenizer_folder
 
 pytestmark = pytest.mark.slow
 
@@ -63,6 +73,32 @@ def test_rotation_makes_what_was_cached_unreachable(up: RunningUp, key: str) -> 
     assert _generate(up, key)["usage"]["cached_tokens"] > 0  # type: ignore[index]
     assert up.run("tenants", "rotate", "acme").returncode == 0
     assert _generate(up, key)["usage"]["cached_tokens"] == 0  # type: ignore[index]
+
+
+async def test_a_running_request_is_cancelled_by_its_id(up: RunningUp, key: str) -> None:
+    address = str(up.state()["address"])
+    request = GenerationRequest(Tokens((1, 2, 3)), Sampling(max_tokens=8000, ignore_eos=True), request_id="long")
+    async with AsyncStemcacheClient(address, key) as client:
+        events = client.stream(request)
+        assert isinstance(await anext(events), GenerationStarted)
+        assert await client.cancel("long")
+        rest = [event async for event in events]
+        assert not await client.cancel("long")
+    assert isinstance(rest[-1], GenerationFinished)
+    assert rest[-1].samples[0].finish_reason is FinishReason.CANCELLED
+
+
+def test_another_tenant_cannot_cancel_it(up: RunningUp, key: str) -> None:
+    up.run("tenants", "create", "stranger")
+    other = up.run("tenants", "keys", "create", "stranger").stdout.strip()
+    address = str(up.state()["address"])
+    request = GenerationRequest(Tokens((1, 2, 3)), Sampling(max_tokens=8000, ignore_eos=True), request_id="mine")
+    with StemcacheClient(address, key) as client, StemcacheClient(address, other) as stranger:
+        events = client.stream(request)
+        next(events)
+        assert not stranger.cancel("mine")
+        assert client.cancel("mine")
+        list(events)
 
 
 def test_status_shows_both_workers(up: RunningUp) -> None:
@@ -165,6 +201,26 @@ def test_a_request_survives_orderly_stop_and_tenants_survive_a_restart(tmp_path:
     finally:
         second.stop()
     assert second.left_over() == []
+
+
+def test_ctrl_c_during_a_start_leaves_nothing(tmp_path: Path) -> None:
+    running = begin_up(tmp_path / "data", "--runner", "digest")
+    wait_until(lambda: "worker-0: starting" in running.output(), timeout_s=60.0)
+    assert running.stop() == 1
+    assert "stopped by SIGINT before everything had started" in running.output()
+    assert "Traceback" not in running.output()
+    assert running.left_over() == []
+
+
+def test_a_model_that_is_not_served_is_refused_in_one_line(tmp_path: Path) -> None:
+    model = write_tokenizer_folder(tmp_path / "model")
+    (model / "config.json").write_text('{"model_type": "mamba", "architectures": ["MambaForCausalLM"]}')
+    header = b'{"x":{"dtype":"F32","shape":[1],"data_offsets":[0,4]}}'
+    (model / "model.safetensors").write_bytes(len(header).to_bytes(8, "little") + header + bytes(4))
+    running = begin_up(tmp_path / "data", "--model", str(model), "--workers", "1")
+    assert running.process.wait(START_TIMEOUT_S) == 1
+    last = running.output().strip().splitlines()[-1]
+    assert last.startswith("stemcache: error: worker-0 did not start: models of type 'mamba' are not served")
 
 
 def test_nothing_outlives_a_killed_system(tmp_path: Path) -> None:

@@ -80,8 +80,8 @@ def run_stemcache(*arguments: str, **environ: str) -> subprocess.CompletedProces
     )
 
 
-def start_up(data_dir: Path, *arguments: str, **environ: str) -> RunningUp:
-    """Starts a system on free ports and waits until it says that it is up."""
+def begin_up(data_dir: Path, *arguments: str) -> RunningUp:
+    """Begins to start a system on free ports."""
     log = data_dir.with_name(f"{data_dir.name}.log")
     with log.open("w") as file:
         process = subprocess.Popen(
@@ -90,10 +90,15 @@ def start_up(data_dir: Path, *arguments: str, **environ: str) -> RunningUp:
             stdout=file,
             stderr=subprocess.STDOUT,
             text=True,
-            env={**os.environ, **environ},
             start_new_session=True,
         )
-    running = RunningUp(process, data_dir, log)
+    return RunningUp(process, data_dir, log)
+
+
+def start_up(data_dir: Path, *arguments: str) -> RunningUp:
+    """Starts a system and waits until it says that it is up."""
+    running = begin_up(data_dir, *arguments)
+    process = running.process
     try:
         wait_until(lambda: "stops everything" in running.output() or process.poll() is not None, START_TIMEOUT_S)
         assert process.poll() is None, running.output()
