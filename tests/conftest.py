@@ -14,4 +14,4 @@ settings.register_profile(
 )
 settings.load_profile("everyday")
 
-pytest_plugins = ["tests.support.redis_servers"]
+pytest_plugins = ["tests.support.redis_servers", "tests.support.allowed_skips"]
