@@ -23,7 +23,7 @@ from worker.model_files.digests import default_cache_dir
 from worker.torch_runner.loader import load_model
 from worker.torch_runner.prepare import prepare_smollm2
 
-THREADS = 1
+THREADS = 2
 
 
 def prove(case: Case) -> int:

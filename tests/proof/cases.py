@@ -24,23 +24,24 @@ _SHARED_TEXT = (
     "nature, machines, music, food and far countries, and you answer each of them in plain words, with examples, "
     "numbers and names where they help, and without ever repeating a sentence that you have said before."
 )
-_SUBJECTS = (
-    "the life of bees",
-    "how a steam engine works",
-    "the history of the violin",
-    "why the sky is blue",
-    "baking bread at home",
-    "the deep sea",
-    "building a wooden bridge",
-    "the planets",
-    "growing tomatoes",
-    "the invention of printing",
-    "how to learn a language",
-    "the rain forest",
-    "old lighthouses",
-    "the Olympic games",
-    "making cheese",
-    "how computers add numbers",
+# One per boundary, chosen so that greedy answers are rich in different tokens.
+_QUESTIONS = (
+    "Describe a thunderstorm over the desert.",
+    "Write a story about two friends and a broken bridge.",
+    "Write a short scene between a detective and a piano teacher.",
+    "Describe an abandoned castle at night.",
+    "Describe the morning routine of a baker in Paris.",
+    "Describe a thunderstorm over the desert.",
+    "Write a story about two friends and a broken bridge.",
+    "Describe the morning routine of a baker in Paris.",
+    "Write a short scene between a detective and a piano teacher.",
+    "Write the opening of a novel about a clockmaker.",
+    "Describe what a diver sees near a coral reef.",
+    "Write a story about two friends and a broken bridge.",
+    "Write the opening of a novel about a clockmaker.",
+    "Write a short story about a sailor who finds a strange map.",
+    "Write a story about two friends and a broken bridge.",
+    "Describe a thunderstorm over the desert.",
 )
 
 
@@ -86,9 +87,9 @@ def smollm2_case(folder: Path) -> Case:
 
     shared = encode(f"<|im_start|>system\n{_SHARED_TEXT} {_SHARED_TEXT} {_SHARED_TEXT}")
     boundaries, prompts = [], []
-    for offset, subject in enumerate(_SUBJECTS):
+    for offset, text in enumerate(_QUESTIONS):
         cut = BLOCK_SIZE * (1 + 3 * (offset % 4)) + offset
-        question = f"<|im_end|>\n<|im_start|>user\nTell me about {subject}.<|im_end|>\n<|im_start|>assistant\n"
+        question = f"<|im_end|>\n<|im_start|>user\n{text}<|im_end|>\n<|im_start|>assistant\n"
         boundaries.append(cut)
         prompts.append((*shared[:cut], *encode(question)))
     return Case(SMOLLM2, folder, SMOLLM2_CHUNK, shared, tuple(prompts), tuple(boundaries), min_distinct=50)
