@@ -22,6 +22,7 @@ import uvloop
 
 from cache_store.clock import SystemClock
 from cache_store.errors import PreconditionError, StemcacheError
+from cache_store.log_setup import log_as_json
 from cache_store.registry import SupersededError, WorkerRecord
 from worker.build import build_runner, connect_stores
 from worker.config import WorkerConfig
@@ -59,6 +60,7 @@ class WorkerActor:
     """One worker. Constructed by Ray; returns from the constructor when it serves."""
 
     def __init__(self, config: WorkerConfig, reach: Reach) -> None:
+        log_as_json()
         if reach is Reach.NODE:
             config = replace(config, listen_host=ray.util.get_node_ip_address())
         self._loop = uvloop.new_event_loop()

@@ -10,8 +10,8 @@ import uvloop
 
 from cache_store.clock import SystemClock
 from cache_store.errors import StemcacheError
+from cache_store.log_setup import log_as_json
 from services.router.app import running_router
-from services.router.log_setup import log_as_json
 from services.settings import RouterSettings
 
 BAD_SETTINGS = 2

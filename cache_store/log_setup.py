@@ -1,4 +1,7 @@
-"""How a process logs: one JSON object a line, on standard output. Called once, by the process's entry point."""
+"""How a process logs: one JSON object a line, on standard output. Called once, by the process's entry point.
+
+Tracebacks are plain: they never show the values of local variables, which may be prompts or keys.
+"""
 
 from __future__ import annotations
 
