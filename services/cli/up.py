@@ -100,6 +100,7 @@ def _summary(system: RunningSystem, options: LaunchOptions) -> str:
         f"  API          {system.address} (gRPC, plaintext; health and reflection are on)",
         f"  admin        {system.admin_address}, token in {options.folder.admin_token}",
         f"  data         {options.folder.path}, {system.redis}",
+        *_warnings(options),
         "",
         "A first call, from another terminal:",
         f"  {_first_call(system, options, has_tenants=bool(tenants))}",
@@ -107,6 +108,14 @@ def _summary(system: RunningSystem, options: LaunchOptions) -> str:
         "Ctrl-C stops everything.",
     ]
     return "\n".join(lines)
+
+
+def _warnings(options: LaunchOptions) -> list[str]:
+    if options.host in ("127.0.0.1", "::1", "localhost"):
+        return []
+    return [
+        f"  warning      {options.host} is reached from other machines and the API is not encrypted: put TLS before it"
+    ]
 
 
 def _model_lines(status: ClusterStatus) -> list[str]:

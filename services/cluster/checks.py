@@ -83,7 +83,7 @@ def _redis_findings(redis_url: str) -> list[RedisFinding]:
 
 def _redis_finding(name: str, finding: RedisFinding) -> Finding:
     level = Level.PROBLEM if finding.severity is Severity.ERROR else Level.WARNING
-    return Finding(name, level, f"{finding.problem}: {finding.why}", finding.remedy)
+    return Finding(name, level, f"{finding.problem}: {finding.why.rstrip('.')}", finding.remedy)
 
 
 def check_compiler(cache_dir: Path) -> Finding:

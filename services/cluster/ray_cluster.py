@@ -65,7 +65,13 @@ class RayCluster:
     @classmethod
     def connect(cls, actor_class: type[Any], address: str) -> RayCluster:
         """Joins the cluster at `address` as a driver. Raises PreconditionError where it cannot be reached."""
-        _init({"address": address})
+        try:
+            _init({"address": address})
+        except PreconditionError as error:
+            raise PreconditionError(
+                f"{error}; is {address} right, and has this machine the cluster's token (RAY_AUTH_MODE=token, with "
+                "RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token)?"
+            ) from error
         return cls(actor_class, None, num_cpus=0)
 
     def failure(self) -> str | None:
