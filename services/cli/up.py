@@ -152,7 +152,7 @@ def _first_call(system: RunningSystem, options: LaunchOptions, has_tenants: bool
 def _first_prompt(system: RunningSystem) -> str:
     if not system.has_tokenizer:
         return "--token-ids 1,2,3"
-    return '--chat "What is a prefix cache?"' if system.has_chat else '"Once upon a time"'
+    return '--max-tokens 64 --chat "What is a prefix cache?"' if system.has_chat else '"Once upon a time"'
 
 
 def _own_command() -> str:

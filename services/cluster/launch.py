@@ -16,8 +16,9 @@ from enum import StrEnum
 from pathlib import Path
 
 from cache_store.clock import SystemClock
-from cache_store.errors import InvalidRequestError, PreconditionError
+from cache_store.errors import InvalidRequestError, PreconditionError, UnavailableError
 from cache_store.registry import WorkerId
+from services.client import AdminClient
 from services.cluster.checks import check_port
 from services.cluster.data_folder import DataFolder
 from services.cluster.findings import Level
@@ -44,6 +45,7 @@ DIGEST_POOL = NumBlocks(4096)
 GPU_POOL_BYTES = 8 << 30
 """Of a worker that has a GPU to itself, unless told otherwise."""
 _TICK_S = 0.1
+_VIEW_TIMEOUT_S = 15.0
 
 Report = Callable[[str], None]
 """Told what goes on, a line at a time."""
@@ -164,6 +166,7 @@ def running_system(options: LaunchOptions, stop: StopSignals, report: Report) ->
         )
         stack.callback(lambda: supervisor.stop(lambda change: report(_line(change))))
         _complete(supervisor, stop, report)
+        _await_view(admin_listen, admin_token, len(workers), stop)
         state = UpState(STATE_VERSION, os.getpid(), listen, admin_listen, model.name, time.time())
         write_state(options.folder, state)
         stack.callback(remove_state, options.folder)
@@ -176,6 +179,18 @@ def _complete(supervisor: Supervisor, stop: StopSignals, report: Report) -> None
             report(_line(change))
         stop.wait(_TICK_S)
         stop.check()
+
+
+def _await_view(admin_address: str, admin_token: str, num_workers: int, stop: StopSignals) -> None:
+    """Waits until the router has seen all workers, which takes it a look at the registry."""
+    give_up_s = time.monotonic() + _VIEW_TIMEOUT_S
+    with AdminClient(admin_address, admin_token) as client:
+        while len(client.status().workers) < num_workers:
+            if time.monotonic() > give_up_s:
+                refused = "; ".join(client.status().refused_workers) or "they are ready, but not in the registry"
+                raise UnavailableError(f"the router does not see all {num_workers} workers: {refused}", 1.0)
+            stop.wait(_TICK_S)
+            stop.check()
 
 
 def _line(change: Transition) -> str:
