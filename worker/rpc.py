@@ -33,6 +33,9 @@ DRAIN_RETRY_AFTER_S = 1.0
 WRITE_TIMEOUT_S = 60.0
 """A caller that takes no message for that long has its call ended."""
 
+_ABORT_TIMEOUT_S = 2.0
+"""A status waits behind unread messages; for that long."""
+
 _FINISH = {
     None: inference_pb2.FINISH_REASON_UNSPECIFIED,
     Finish.STOP: inference_pb2.FINISH_REASON_STOP,
@@ -132,8 +135,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
 
 async def _abort(context: _Context, error: Exception) -> NoReturn:
+    """Ends the call with the status of `error`. A caller that reads nothing cannot be told: its call is given up."""
     status = to_status(error)
-    await context.abort(status.code, status.details, status.trailing_metadata)
+    async with asyncio.timeout(_ABORT_TIMEOUT_S):
+        await context.abort(status.code, status.details, status.trailing_metadata)
 
 
 def _to_message(item: OutboxItem) -> worker_pb2.ExecuteResponse:

@@ -5,6 +5,7 @@ Knows the error tree and grpc, nothing of requests or workers. Holds no state.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, NoReturn
@@ -37,6 +38,8 @@ from services.router.generation import GenerationLostError
 from services.router.messages import partial_generation
 
 DETAILS_KEY = "grpc-status-details-bin"
+ABORT_TIMEOUT_S = 2.0
+"""A status waits behind unread messages; for that long."""
 INTERNAL_MESSAGE = "internal error; the server's log has it"
 
 _log = structlog.get_logger()
@@ -65,11 +68,12 @@ def status_name(error: BaseException) -> str:
 
 
 async def abort_with(context: grpc.aio.ServicerContext[Any, Any], error: Exception) -> NoReturn:
-    """Ends the call with the status of `error`."""
+    """Ends the call with the status of `error`. A caller that reads nothing cannot be told: its call is given up."""
     status = to_status(error)
     if status.code is grpc.StatusCode.INTERNAL:
         _log.error("rpc.crashed", error=type(error).__name__, at=_place(error))
-    await context.abort(status.code, status.message, _trailers(status))
+    async with asyncio.timeout(ABORT_TIMEOUT_S):
+        await context.abort(status.code, status.message, _trailers(status))
     raise AssertionError("abort returned")
 
 
