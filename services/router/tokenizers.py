@@ -23,6 +23,9 @@ from services.router.generation import ChatPrompt, Prompt, TextPrompt, TokenProm
 INLINE_CHARS = 2_000
 """Texts up to that length are encoded on the event loop: less than a millisecond."""
 
+_TURN_CHARS = 50
+"""Counted for every turn of a chat beside its text: what the template does for it takes time too."""
+
 _NUM_THREADS = 2
 
 
@@ -154,4 +157,4 @@ def load_tokenizers(folders: Mapping[str, Path]) -> Tokenizers:
 def _num_chars(prompt: TextPrompt | ChatPrompt) -> int:
     if isinstance(prompt, TextPrompt):
         return len(prompt.text)
-    return sum(len(turn.content) for turn in prompt.turns)
+    return sum(_TURN_CHARS + len(turn.role) + len(turn.content) for turn in prompt.turns)

@@ -26,6 +26,8 @@ from services.router.generation import (
 
 MAX_REQUEST_ID_BYTES = 128
 MAX_PARTITION_BYTES = 256
+MAX_CHAT_MESSAGES = 4_096
+MAX_ROLE_CHARS = 64
 MAX_STOP_STRINGS = 16
 MAX_STOP_CHARS = 256
 MAX_STOP_TOKEN_IDS = 64
@@ -119,10 +121,15 @@ def _cache_mode(mode: int) -> CacheMode:
 def _chat(chat: pb.ChatPrompt) -> ChatPrompt:
     if not chat.messages:
         raise InvalidRequestError("prompt.chat.messages", "the chat has no messages; at least one is needed")
+    if len(chat.messages) > MAX_CHAT_MESSAGES:
+        raise InvalidRequestError(
+            "prompt.chat.messages", f"the chat has {len(chat.messages)} messages; at most {MAX_CHAT_MESSAGES}"
+        )
     for at, message in enumerate(chat.messages):
-        if not message.role:
+        if not 1 <= len(message.role) <= MAX_ROLE_CHARS:
             raise InvalidRequestError(
-                f"prompt.chat.messages[{at}].role", "the role is empty; for example system, user or assistant"
+                f"prompt.chat.messages[{at}].role",
+                f"the role has {len(message.role)} characters; 1 to {MAX_ROLE_CHARS}, as in system, user or assistant",
             )
     opens = chat.add_generation_prompt if chat.HasField("add_generation_prompt") else True
     turns = tuple(ChatTurn(message.role, message.content) for message in chat.messages)

@@ -80,7 +80,7 @@ class ChatMessage(_message.Message):
     ROLE_FIELD_NUMBER: _builtins.int
     CONTENT_FIELD_NUMBER: _builtins.int
     role: _builtins.str
-    """`system`, `user`, `assistant`, or what the model's template knows."""
+    """`system`, `user`, `assistant`, or what the model's template knows; 1 to 64 characters."""
     content: _builtins.str
     """Text of the message."""
     def __init__(
@@ -109,7 +109,7 @@ class ChatPrompt(_message.Message):
     """Absent means true: the template opens the assistant's turn."""
     @_builtins.property
     def messages(self) -> _containers.RepeatedCompositeFieldContainer[Global___ChatMessage]:
-        """Messages, oldest first; at least one."""
+        """Messages, oldest first; 1 to 4096."""
 
     def __init__(
         self,

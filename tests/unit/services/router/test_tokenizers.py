@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache_store.errors import InvalidRequestError, PreconditionError
-from cache_store.tokens import count, pack, unpack
+from cache_store.tokens import PackedTokens, count, pack, unpack
 from services.router.detokenizer import Detokenizer
 from services.router.generation import ChatPrompt, ChatTurn, TextPrompt, TokenPrompt, TurnOpening
 from services.router.tokenizers import INLINE_CHARS, ModelTokenizer, Tokenizers, load_tokenizers
@@ -64,6 +66,44 @@ async def test_long_texts_give_the_same_tokens_in_a_thread(folder: Path) -> None
     tokens = await tokenizers.encode("m", TextPrompt(text))
     assert tokens == tokenizers.required("m").encode(TextPrompt(text))
     assert count(tokens) == len(text.encode())
+    tokenizers.close()
+
+
+@pytest.mark.parametrize(
+    "prompt",
+    [
+        TextPrompt("a" * (INLINE_CHARS + 1)),
+        chat(("user", "a" * INLINE_CHARS)),
+        chat(("a" * INLINE_CHARS, "")),
+        chat(*[("u", "")] * 100),
+    ],
+    ids=["text", "content", "role", "many turns"],
+)
+async def test_whatever_takes_long_is_encoded_off_the_event_loop(prompt: TextPrompt | ChatPrompt) -> None:
+    loop_thread = threading.get_ident()
+
+    class Watched:
+        digest = ""
+
+        def __init__(self) -> None:
+            self.threads: list[int] = []
+
+        def encode(self, prompt: TextPrompt | ChatPrompt) -> PackedTokens:
+            self.threads.append(threading.get_ident())
+            return pack([1])
+
+        def decode(self, token_ids: Sequence[int]) -> str:
+            return ""
+
+        def decode_all(self, token_ids: Sequence[int]) -> str:
+            return ""
+
+    watched = Watched()
+    tokenizers = Tokenizers({"m": watched})
+    await tokenizers.encode("m", chat(("user", "short")))
+    await tokenizers.encode("m", prompt)
+    assert watched.threads[0] == loop_thread
+    assert watched.threads[1] != loop_thread
     tokenizers.close()
 
 
