@@ -41,7 +41,7 @@ class AdminAuthInterceptor(grpc.aio.ServerInterceptor):
         """The real handler for the operator, one that refuses for everybody else, whatever the method is."""
         if self._is_operator(handler_call_details.invocation_metadata):
             return await continuation(handler_call_details)
-        return grpc.unary_unary_rpc_method_handler(_refuse)
+        return grpc.stream_stream_rpc_method_handler(_refuse)  # a message that never comes is not waited for
 
     def _is_operator(self, metadata: Any) -> bool:
         given = [value for name, value in metadata or () if name == "authorization"]

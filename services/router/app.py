@@ -14,7 +14,6 @@ from dataclasses import dataclass
 
 import grpc
 import structlog
-from grpc_health.v1 import health
 
 from cache_store.clock import Clock
 from cache_store.errors import PreconditionError
@@ -23,9 +22,10 @@ from cache_store.redis_registry import RedisRegistryReader
 from cache_store.redis_session import RedisSession
 from services.admin.cluster_servicer import ClusterServicer
 from services.admin.tenant_servicer import TenantServicer
-from services.router.auth import ApiKeyInterceptor
+from services.router.auth import MAX_OPEN_CALLS, Gate
 from services.router.dispatch import Dispatcher
 from services.router.generations import Generations
+from services.router.health import Health
 from services.router.limits import Concurrency
 from services.router.planning import Planner
 from services.router.readiness import Readiness
@@ -121,7 +121,7 @@ class Router:
     async def _end(self) -> None:
         parts = self._parts
         _log.info("router.draining", running_requests=parts.table.num_running)
-        await parts.readiness.drain()
+        parts.readiness.drain()
         await parts.generations.drain(self._drain_s)
         if parts.table.num_running:
             _log.warning("router.drain_deadline", running_requests=parts.table.num_running)
@@ -171,9 +171,9 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     records = RequestRecords()
     dispatcher = Dispatcher(pool, view, tokenizers, cluster_key(master), clock, random.SystemRandom())
     generations = Generations(planner, dispatcher, table, records, status_name, limits.max_request_s, clock)
-    servicer = InferenceServicer(directory, generations, planner, tokenizers, calls, limits.write_s)
-    health_servicer = health.aio.HealthServicer()
-    readiness = Readiness(health_servicer, lambda: directory.is_ready and view.is_serving)
+    servicer = InferenceServicer(directory, generations, planner, tokenizers, limits.write_s)
+    health = Health(limits.write_s)
+    readiness = Readiness(health, lambda: directory.is_ready and view.is_serving)
     return _Parts(
         directory=directory,
         sync=sync,
@@ -182,7 +182,7 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
         results=results,
         generations=generations,
         readiness=readiness,
-        public=public_server(servicer, ApiKeyInterceptor(directory), health_servicer, limits),
+        public=public_server(servicer, Gate(directory, calls, MAX_OPEN_CALLS), health, limits),
         admin=admin_server(
             TenantServicer(store, sync), ClusterServicer(directory, view, table, records), _admin_token(settings)
         ),

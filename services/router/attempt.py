@@ -84,9 +84,9 @@ class Attempt:
     async def events(self) -> AsyncGenerator[GenerationEvent, None]:
         """Started with the first token, pieces, finished."""
         timeout_s = self._job.deadline_s - self._sent_s
-        if timeout_s <= 0:
-            raise DeadlineError("the deadline passed before a worker was asked")
         try:
+            if timeout_s <= 0:
+                raise DeadlineError("the deadline passed before a worker was asked")
             async with aclosing(self._pool.execute(self._worker, self._message(), timeout_s)) as events:
                 async for event in self._translate(events):
                     yield event

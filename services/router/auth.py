@@ -1,43 +1,68 @@
-"""Refuses callers without a live API key before a message of theirs is read, on the methods that ask for one.
+"""The gate of the tenants' port: who is calling, and a place for the call, before a message of it is read.
 
-Knows the directory of tenants, nothing of what the methods do. Health and reflection are open to all.
+Callers without a live API key are refused. Health and reflection are open to all; they have places of their own, so
+that nobody without a key takes those of tenants. Knows nothing of what the methods do. Owned by one event loop.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any, NoReturn, TypeAlias
 
 import grpc
 
-from cache_store.errors import StemcacheError
+from cache_store.errors import StemcacheError, UnavailableError
 from services.router.credentials import api_key_of
+from services.router.intake import Places, placed
+from services.router.limits import RETRY_AFTER_S, Concurrency
 from services.router.readiness import SERVICE
 from services.router.statuses import abort_with
 from services.tenants.directory import TenantDirectory
+
+MAX_OPEN_CALLS = 256
+"""Calls of health and reflection at once."""
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # in quotes: a generic to the type checker only
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
 
 
-class ApiKeyInterceptor(grpc.aio.ServerInterceptor):
-    """The gate of the public port."""
+class Gate(grpc.aio.ServerInterceptor):
+    """State: how many calls are open."""
 
-    def __init__(self, directory: TenantDirectory) -> None:
+    def __init__(self, directory: TenantDirectory, calls: Concurrency, max_open: int) -> None:
+        """`calls`: places of tenants. `max_open`: calls without a key at once."""
         self._directory = directory
+        self._calls = calls
+        self._max_open = max_open
+        self._num_open = 0
 
     async def intercept_service(
         self,
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[Handler | None]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Handler | None:
-        """The real handler for tenants, one that refuses for everybody else."""
+        """The real handler behind a place, one that refuses for callers without a key."""
+        places: Places = self._open_place
         if handler_call_details.method.startswith(f"/{SERVICE}/"):
             try:
-                self._directory.authenticate(api_key_of(handler_call_details.invocation_metadata or ()))
+                tenant = self._directory.authenticate(api_key_of(handler_call_details.invocation_metadata or ()))
             except StemcacheError as error:
                 return _refusal(error)
-        return await continuation(handler_call_details)
+            places = partial(self._calls.held, tenant.id)
+        handler = await continuation(handler_call_details)
+        return None if handler is None else placed(handler, places)
+
+    @contextmanager
+    def _open_place(self) -> Iterator[None]:
+        if self._num_open >= self._max_open:
+            raise UnavailableError("too many calls without a key are open; try again", RETRY_AFTER_S)
+        self._num_open += 1
+        try:
+            yield
+        finally:
+            self._num_open -= 1
 
 
 def _refusal(error: StemcacheError) -> Handler:

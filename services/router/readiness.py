@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from typing import Any
 
 import structlog
 from grpc_health.v1 import health_pb2
 from stemcache.v1 import inference_pb2
+
+from services.router.health import Health
 
 SERVICE: str = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 CHECK_S = 0.1
@@ -19,8 +20,7 @@ _log = structlog.get_logger()
 class Readiness:
     """Keeps one health service up to date. Owned by one event loop."""
 
-    def __init__(self, health: Any, is_ready: Callable[[], bool]) -> None:
-        """`health`: grpc_health's aio servicer, which has no types."""
+    def __init__(self, health: Health, is_ready: Callable[[], bool]) -> None:
         self._health = health
         self._is_ready = is_ready
         self._is_draining = False
@@ -28,20 +28,19 @@ class Readiness:
 
     async def run(self) -> None:
         """Watches until cancelled."""
-        await self._health.set("", health_pb2.HealthCheckResponse.SERVING)
         while True:
-            await self._say(self._is_ready() and not self._is_draining)
+            self._say(self._is_ready() and not self._is_draining)
             await asyncio.sleep(CHECK_S)
 
-    async def drain(self) -> None:
+    def drain(self) -> None:
         """Not ready any more, for good."""
         self._is_draining = True
-        await self._say(False)
+        self._say(False)
 
-    async def _say(self, is_ready: bool) -> None:
+    def _say(self, is_ready: bool) -> None:
         if is_ready is self._said:
             return
         self._said = is_ready
         states = health_pb2.HealthCheckResponse
-        await self._health.set(SERVICE, states.SERVING if is_ready else states.NOT_SERVING)
+        self._health.set(SERVICE, states.SERVING if is_ready else states.NOT_SERVING)
         _log.info("router.ready" if is_ready else "router.not_ready")

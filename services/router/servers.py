@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
@@ -13,13 +11,14 @@ from stemcache.v1 import inference_pb2_grpc
 from services.admin.auth import AdminAuthInterceptor
 from services.admin.cluster_servicer import ClusterServicer
 from services.admin.tenant_servicer import TenantServicer
+from services.router.health import Health
 from services.router.readiness import SERVICE
 from services.router.servicer import InferenceServicer
 from services.settings import RouterLimits
 
 _ADMIN_MESSAGE_BYTES = 64 << 20
 _CALLS_IN_REFUSAL = 1_024
-"""Calls beyond what may run: on their way to a refusal, and those of the health service."""
+"""Calls beyond what may run: on their way to a refusal, and those of health and reflection."""
 
 _ADMIN_SERVICES: tuple[str, ...] = tuple(
     admin_pb2.DESCRIPTOR.services_by_name[name].full_name for name in ("TenantAdminService", "ClusterService")
@@ -27,9 +26,9 @@ _ADMIN_SERVICES: tuple[str, ...] = tuple(
 
 
 def public_server(
-    servicer: InferenceServicer, gate: grpc.aio.ServerInterceptor, health_servicer: Any, limits: RouterLimits
+    servicer: InferenceServicer, gate: grpc.aio.ServerInterceptor, health_servicer: Health, limits: RouterLimits
 ) -> grpc.aio.Server:
-    """Tenants' port: inference, health, reflection. `health_servicer`: grpc_health's, which has no types."""
+    """Tenants' port: inference, health, reflection."""
     server = grpc.aio.server(
         interceptors=[gate],
         options=_options(limits.max_message_bytes),

@@ -21,7 +21,6 @@ from services.router import messages
 from services.router.credentials import api_key_of
 from services.router.generation import Finished, GenerationEvent, GenerationLostError, Piece, Started
 from services.router.generations import Generations
-from services.router.limits import Concurrency
 from services.router.planning import Planner
 from services.router.progress import Progress
 from services.router.request_table import Attached
@@ -39,14 +38,13 @@ TenantMethod = Callable[["InferenceServicer", Tenant, Request, Context], Awaitab
 
 
 def _for_tenant(method: TenantMethod[Request, Response]) -> Method[Request, Response]:
-    """Runs `method` for the caller's tenant, within its number of calls, and ends with the status of what it raises."""
+    """Runs `method` for the caller's tenant and ends with the status of what it raises."""
 
     @wraps(method)
     async def answered(self: InferenceServicer, request: Request, context: Context) -> Response:
         try:
             tenant = self.tenant_of(context)
-            with self.calls.held(tenant.id):
-                return await method(self, tenant, request, context)
+            return await method(self, tenant, request, context)
         except Exception as error:  # the edge: nothing may leave without a status of the table
             await abort_with(context, error)
 
@@ -62,11 +60,9 @@ class InferenceServicer(InferenceServiceServicer):
         generations: Generations,
         planner: Planner,
         tokenizers: Tokenizers,
-        calls: Concurrency,
         write_s: float,
     ) -> None:
         """`write_s`: how long a caller may leave a message unread."""
-        self.calls = calls
         self._directory = directory
         self._generations = generations
         self._planner = planner

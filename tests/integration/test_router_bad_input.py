@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from pathlib import Path
 from typing import Any
@@ -9,17 +10,21 @@ from typing import Any
 import grpc
 import pytest
 from google.rpc.error_details_pb2 import BadRequest, QuotaFailure, RetryInfo
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from stemcache.admin.v1 import admin_pb2
 from stemcache.v1 import inference_pb2 as pb
 
 from cache_store.tokens import pack
 from services.cluster.valkey import EmbeddedValkey
+from services.router.auth import MAX_OPEN_CALLS
 from tests.support.redis_servers import server_named
 from tests.support.router_host import (
     ADMIN_METADATA,
     Cluster,
+    Tenant,
     detail_of,
     eventually,
+    eventually_async,
     running_cluster,
     tokens_request,
 )
@@ -53,6 +58,9 @@ INVALID: list[tuple[str, str, Callable[[], pb.GenerateRequest]]] = [
     ("empty text", "prompt.text", lambda: pb.GenerateRequest(prompt=pb.Prompt(text=""))),
     ("empty tokens", "prompt.token_ids.packed", lambda: tokens_request([])),
     ("empty chat", "prompt.chat.messages", lambda: chat()),
+    ("chat without a role", "prompt.chat.messages[1].role", lambda: chat("user", "")),
+    ("role too long", "prompt.chat.messages[0].role", lambda: chat("u" * 65)),
+    ("too many messages", "prompt.chat.messages", lambda: chat(*["user"] * 4_097)),
     ("chat that the template refuses", "prompt.chat", lambda: chat("nobody")),
     ("token id outside the vocabulary", "prompt.token_ids", lambda: tokens_request([1, 32_000])),
     ("stop token outside", "sampling_params.stop_token_ids", lambda: tokens_request([1], stop_token_ids=[32_000])),
@@ -168,6 +176,46 @@ async def test_concurrency_of_a_tenant_is_limited_and_only_its_own(cluster: Clus
         stream.cancel()
     await eventually(lambda: cluster.router.table.num_running == 0)
     assert (await cluster.acme.generate(tokens_request([5]))).usage.completion_tokens == 8
+
+
+async def test_calls_that_never_send_their_message_are_limited_and_only_its_own(cluster: Cluster) -> None:
+    silent = cluster.channel.stream_unary("/stemcache.v1.InferenceService/ListModels")
+    calls = [silent(metadata=cluster.globex.metadata) for _ in range(8)]
+    await asyncio.gather(*(call.wait_for_connection() for call in calls))
+    error = await refused(silent(metadata=cluster.globex.metadata, timeout=10.0))
+    assert error.code() is Code.RESOURCE_EXHAUSTED
+    assert (await cluster.acme.generate(tokens_request([5]))).usage.completion_tokens == 8
+    for call in calls:
+        call.cancel()
+    await eventually_async(lambda: is_served(cluster.globex))
+
+
+async def is_served(tenant: Tenant) -> bool:
+    try:
+        await tenant.stub.ListModels(pb.ListModelsRequest(), timeout=10.0, metadata=tenant.metadata)
+    except grpc.aio.AioRpcError as error:
+        if error.code() is not Code.RESOURCE_EXHAUSTED:
+            raise
+        return False
+    return True
+
+
+async def test_callers_without_a_key_take_no_places_of_tenants(cluster: Cluster) -> None:
+    watch = health_pb2_grpc.HealthStub(cluster.channel).Watch
+    calls = [watch(health_pb2.HealthCheckRequest()) for _ in range(MAX_OPEN_CALLS)]
+    for call in calls:
+        await call.read()
+    error = await refused(watch(health_pb2.HealthCheckRequest(), timeout=10.0).read())
+    assert error.code() is Code.UNAVAILABLE
+    assert (await cluster.acme.generate(tokens_request([5]))).usage.completion_tokens == 8
+    for call in calls:
+        call.cancel()
+
+
+async def test_a_call_without_the_admin_token_is_refused_before_its_message(cluster: Cluster) -> None:
+    async with grpc.aio.insecure_channel(cluster.router.admin_address) as channel:
+        silent = channel.stream_unary("/stemcache.admin.v1.TenantAdminService/ListTenants")
+        assert (await refused(silent(timeout=10.0))).code() is Code.UNAUTHENTICATED
 
 
 async def test_calls_of_a_tenant_are_limited_and_only_its_own(cluster: Cluster) -> None:

@@ -1,0 +1,67 @@
+"""Takes the place of a call before its message is read, and waits for that message for a bounded time.
+
+A call may be opened without ever sending its message, or be kept open for ever; whoever does so uses up places of its
+own. Knows neither who has which places nor what the methods do. Holds no state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager
+from typing import Any, TypeAlias
+
+import grpc
+
+from cache_store.errors import DeadlineError, InvalidRequestError, StemcacheError
+from services.router.statuses import abort_with
+
+MESSAGE_S = 30.0
+"""What a caller is given to send its message."""
+
+Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # in quotes: a generic to the type checker only
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+Places = Callable[[], AbstractContextManager[None]]
+"""A place for as long as the block runs. Raises StemcacheError where there is none."""
+
+
+def placed(handler: Handler, places: Places, message_s: float = MESSAGE_S) -> Handler:
+    """`handler` behind a place. To the caller nothing changes: streams of one message look like that message."""
+    if handler.request_streaming:
+        return _conversation(handler, places)
+    method: Any = handler.unary_stream if handler.response_streaming else handler.unary_unary
+
+    async def answer(requests: AsyncIterator[Any], context: Context) -> Any:
+        try:
+            with places():
+                return await method(await _message(requests, message_s), context)
+        except StemcacheError as error:  # the place's or the message's; a method ends with a status by itself
+            await abort_with(context, error)
+
+    make = grpc.stream_stream_rpc_method_handler if handler.response_streaming else grpc.stream_unary_rpc_method_handler
+    return make(answer, handler.request_deserializer, handler.response_serializer)
+
+
+def _conversation(handler: Handler, places: Places) -> Handler:
+    talk: Any = handler.stream_stream
+
+    async def answers(requests: AsyncIterator[Any], context: Context) -> AsyncIterator[Any]:
+        try:
+            with places():
+                async for answer in talk(requests, context):
+                    yield answer
+        except StemcacheError as error:
+            await abort_with(context, error)
+
+    return grpc.stream_stream_rpc_method_handler(answers, handler.request_deserializer, handler.response_serializer)
+
+
+async def _message(requests: AsyncIterator[Any], message_s: float) -> Any:
+    received: Awaitable[Any] = anext(requests)
+    try:
+        async with asyncio.timeout(message_s):
+            return await received
+    except TimeoutError:
+        raise DeadlineError(f"the call's message did not come within {message_s:g} s") from None
+    except StopAsyncIteration:
+        raise InvalidRequestError("request", "the call ended without a message; send one") from None
