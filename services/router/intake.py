@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from cache_store.errors import DeadlineError, InvalidRequestError, StemcacheError
 from services.router.statuses import abort_with
@@ -31,15 +32,25 @@ def placed(handler: Handler, places: Places, message_s: float = MESSAGE_S) -> Ha
         return _conversation(handler, places)
     method: Any = handler.unary_stream if handler.response_streaming else handler.unary_unary
 
-    async def answer(requests: AsyncIterator[Any], context: Context) -> Any:
+    async def answer(requests: AsyncIterator[bytes], context: Context) -> Any:
         try:
             with places():
-                return await method(await _message(requests, message_s), context)
+                message = await _message(requests, message_s)
+                return await method(_parsed(handler, message), context)
         except StemcacheError as error:  # the place's or the message's; a method ends with a status by itself
             await abort_with(context, error)
 
     make = grpc.stream_stream_rpc_method_handler if handler.response_streaming else grpc.stream_unary_rpc_method_handler
-    return make(answer, handler.request_deserializer, handler.response_serializer)
+    return make(answer, None, handler.response_serializer)
+
+
+def _parsed(handler: Handler, message: bytes) -> Any:
+    if handler.request_deserializer is None:
+        return message
+    try:
+        return handler.request_deserializer(message)
+    except DecodeError as error:
+        raise InvalidRequestError("request", f"the message cannot be read: {error}") from None
 
 
 def _conversation(handler: Handler, places: Places) -> Handler:
@@ -56,8 +67,8 @@ def _conversation(handler: Handler, places: Places) -> Handler:
     return grpc.stream_stream_rpc_method_handler(answers, handler.request_deserializer, handler.response_serializer)
 
 
-async def _message(requests: AsyncIterator[Any], message_s: float) -> Any:
-    received: Awaitable[Any] = anext(requests)
+async def _message(requests: AsyncIterator[bytes], message_s: float) -> bytes:
+    received: Awaitable[bytes] = anext(requests)
     try:
         async with asyncio.timeout(message_s):
             return await received

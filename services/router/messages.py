@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from stemcache.v1 import inference_pb2 as pb
 
 from cache_store.registry import WorkerRecord
-from cache_store.tokens import count
+from cache_store.tokens import TOKEN_BYTES, count, part
 from services.router import generation as g
+
+MAX_PARTIAL_BYTES = 4_000
+"""Details of a status travel as metadata, of which clients take 8 KiB, by a third larger than they are."""
 
 _FINISH = {
     None: pb.FINISH_REASON_UNSPECIFIED,
@@ -50,11 +54,24 @@ def completion(sample: g.SampleSoFar) -> pb.Completion:
 
 
 def partial_generation(samples: Sequence[g.SampleSoFar]) -> pb.PartialGeneration:
-    """What had been made when a worker was lost; no sample of it counts as ended."""
-    message = pb.PartialGeneration(completions=[completion(sample) for sample in samples])
+    """What had been made when a worker was lost, as far as a status can hold it; no sample of it counts as ended."""
+    share = MAX_PARTIAL_BYTES // max(1, len(samples))
+    message = pb.PartialGeneration(
+        completions=[completion(_beginning(sample, share)) for sample in samples],
+        completion_tokens=sum(count(sample.tokens) for sample in samples),
+    )
     for made in message.completions:
         made.finish_reason = pb.FINISH_REASON_UNSPECIFIED
     return message
+
+
+def _beginning(sample: g.SampleSoFar, size_bytes: int) -> g.SampleSoFar:
+    text = sample.text.encode()
+    if len(text) + len(sample.tokens) <= size_bytes:
+        return sample
+    half = size_bytes // 2
+    tokens = part(sample.tokens, 0, half // TOKEN_BYTES)
+    return replace(sample, text=text[:half].decode(errors="ignore"), tokens=tokens)
 
 
 def usage(started: g.Started, completion_tokens: int) -> pb.Usage:

@@ -72,7 +72,7 @@ class Planner:
         if not name:
             raise InvalidRequestError("model", f"name one of the models that are served: {', '.join(known)}")
         if name not in known:
-            raise NotFoundError(f"model {name!r} is not served here; served are: {', '.join(known)}")
+            raise NotFoundError(f"model {name[:64]!r} is not served here; served are: {', '.join(known)}")
         return name
 
     def workers_of(self, model: str) -> tuple[WorkerRecord, ...]:

@@ -40,6 +40,9 @@ from services.router.messages import partial_generation
 DETAILS_KEY = "grpc-status-details-bin"
 ABORT_TIMEOUT_S = 2.0
 """A status waits behind unread messages; for that long."""
+MAX_SENTENCE_BYTES = 800
+"""A status travels as metadata, of which clients take 8 KiB; the sentence stands in it twice or three times."""
+
 INTERNAL_MESSAGE = "internal error; the server's log has it"
 
 _log = structlog.get_logger()
@@ -58,7 +61,7 @@ def to_status(error: Exception) -> Status:
     """Status of `error`; anything outside the tree is INTERNAL and tells nothing about itself."""
     for kind, code, details in _TABLE:
         if isinstance(error, kind):
-            return Status(code, str(error), details(error))
+            return Status(code, _sentence(error), details(error))
     return Status(grpc.StatusCode.INTERNAL, INTERNAL_MESSAGE, ())
 
 
@@ -103,17 +106,23 @@ def retry_info(seconds: float) -> RetryInfo:
     return RetryInfo(retry_delay=delay)
 
 
+def _sentence(error: Exception) -> str:
+    """What `error` says; where that repeats much of the input, its beginning."""
+    text = str(error).encode("utf-8", "replace")
+    return text.decode() if len(text) <= MAX_SENTENCE_BYTES else f"{text[:MAX_SENTENCE_BYTES].decode(errors='ignore')}…"
+
+
 def _nothing(_: Any) -> tuple[Message, ...]:
     return ()
 
 
 def _invalid(error: InvalidRequestError) -> tuple[Message, ...]:
-    violation = BadRequest.FieldViolation(field=error.field, description=str(error))
+    violation = BadRequest.FieldViolation(field=error.field, description=_sentence(error))
     return (BadRequest(field_violations=[violation]),)
 
 
 def _limit(error: LimitExceededError) -> tuple[Message, ...]:
-    violation = QuotaFailure.Violation(subject=error.subject, description=str(error))
+    violation = QuotaFailure.Violation(subject=error.subject, description=_sentence(error))
     return (QuotaFailure(violations=[violation]), retry_info(error.retry_after_s))
 
 
@@ -124,7 +133,7 @@ def _unavailable(error: UnavailableError) -> tuple[Message, ...]:
 def _precondition(error: StemcacheError) -> tuple[Message, ...]:
     subject = error.what if isinstance(error, VersionError) else ""
     kind = "VERSION" if isinstance(error, VersionError) else "STATE"
-    violation = PreconditionFailure.Violation(type=kind, subject=subject, description=str(error))
+    violation = PreconditionFailure.Violation(type=kind, subject=subject, description=_sentence(error))
     return (PreconditionFailure(violations=[violation]),)
 
 

@@ -29,7 +29,7 @@ class ControlTable:
         for tenant in self.tenants.values():
             if tenant.name == name:
                 return tenant
-        raise NotFoundError(f"there is no tenant named {name!r}; `stemcache tenants list` shows those there are")
+        raise NotFoundError(f"there is no tenant named {name[:64]!r}; `stemcache tenants list` shows those there are")
 
     def keys_of(self, tenant: TenantId) -> list[ApiKey]:
         """Keys of a tenant, oldest first, revoked ones too."""

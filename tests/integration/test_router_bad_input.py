@@ -110,6 +110,21 @@ async def test_an_unknown_model_names_what_is_served(cluster: Cluster) -> None:
     assert "served are: token-digest" in error.details()
 
 
+@pytest.mark.parametrize("message", [b"\xff", b"\x0a\x02\xff\xfe"], ids=["no message", "no UTF-8"])
+async def test_bytes_that_are_no_message_are_invalid(cluster: Cluster, message: bytes) -> None:
+    call = cluster.channel.unary_unary("/stemcache.v1.InferenceService/Generate")
+    error = await refused(call(message, timeout=10.0, metadata=cluster.acme.metadata))
+    assert error.code() is Code.INVALID_ARGUMENT
+    assert detail_of(error, BadRequest).field_violations[0].field == "request"
+
+
+async def test_a_long_name_is_not_found_like_any_other(cluster: Cluster) -> None:
+    name = "é" * 50_000
+    assert (await refused(cluster.acme.generate(tokens_request([5], model=name)))).code() is Code.NOT_FOUND
+    rotate = cluster.tenant_admin.RotateEpoch(admin_pb2.RotateEpochRequest(tenant=name), metadata=ADMIN_METADATA)
+    assert (await refused(rotate)).code() is Code.NOT_FOUND
+
+
 async def test_a_message_over_the_limit_is_refused(cluster: Cluster) -> None:
     error = await refused(cluster.acme.generate(tokens_request([5] * 60_000)))
     assert error.code() is Code.RESOURCE_EXHAUSTED

@@ -148,10 +148,14 @@ async def test_a_worker_that_dies_after_the_first_token_ends_in_aborted_with_the
     with pytest.raises(grpc.aio.AioRpcError) as whole:
         await unary
     assert streamed.value.code() is whole.value.code() is Code.ABORTED
-    (sample,) = detail_of(streamed.value, pb.PartialGeneration).completions
-    assert sample == detail_of(whole.value, pb.PartialGeneration).completions[0]
-    assert sample.token_ids.packed == b"".join(e.delta.token_ids.packed for e in events if e.HasField("delta"))
-    assert sample.text == "".join(e.delta.text for e in events if e.HasField("delta"))
+    partial = detail_of(streamed.value, pb.PartialGeneration)
+    assert partial == detail_of(whole.value, pb.PartialGeneration)
+    (sample,) = partial.completions
+    tokens = b"".join(e.delta.token_ids.packed for e in events if e.HasField("delta"))
+    assert partial.completion_tokens == len(tokens) // 4
+    assert sample.token_ids.packed
+    assert tokens.startswith(sample.token_ids.packed)
+    assert "".join(e.delta.text for e in events if e.HasField("delta")).startswith(sample.text)
     assert sample.finish_reason == pb.FINISH_REASON_UNSPECIFIED
     again = await quick_pair.cluster.acme.generate(tokens_request(PROMPT, max_tokens=4))
     assert again.route.worker_id != events[0].started.route.worker_id

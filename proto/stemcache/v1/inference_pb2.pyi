@@ -758,18 +758,24 @@ class PartialGeneration(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     COMPLETIONS_FIELD_NUMBER: _builtins.int
+    COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
+    completion_tokens: _builtins.int
+    """Tokens made, over all samples, also those that are not here. A stream has brought them all."""
     @_builtins.property
     def completions(self) -> _containers.RepeatedCompositeFieldContainer[Global___Completion]:
-        """Completions as far as they came, finish_reason unset."""
+        """Completions as far as they came, finish_reason unset. A status holds a few kilobytes: of longer answers it has the
+        beginning of text and tokens.
+        """
 
     def __init__(
         self,
         *,
         completions: _abc.Iterable[Global___Completion] | None = ...,
+        completion_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["completions", b"completions"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["completion_tokens", b"completion_tokens", "completions", b"completions"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -88,3 +88,25 @@ def test_retry_info_carries_the_delay() -> None:
     (detail,) = to_status(errors.UnavailableError("later", 1.5)).details
     assert isinstance(detail, RetryInfo)
     assert detail.retry_delay.ToMilliseconds() == 1500
+
+
+@pytest.mark.parametrize("num_samples", [1, 4, 16])
+def test_a_long_answer_that_was_lost_fits_a_status(num_samples: int) -> None:
+    made = [SampleSoFar(at, "é" * 9_001, pack(range(3_000)), None) for at in range(num_samples)]
+    (partial,) = to_status(GenerationLostError("lost", tuple(made))).details
+    assert isinstance(partial, pb.PartialGeneration)
+    assert partial.ByteSize() < 5_000
+    assert partial.completion_tokens == num_samples * 3_000
+    for sample, kept in zip(made, partial.completions, strict=True):
+        assert kept.text
+        assert sample.text.startswith(kept.text)
+        assert kept.token_ids.packed
+        assert sample.tokens.startswith(kept.token_ids.packed)
+
+
+def test_a_sentence_that_repeats_its_input_is_cut() -> None:
+    status = to_status(errors.InvalidRequestError("model", "é" * 10_000))
+    assert len(status.message.encode()) < 900
+    assert status.details == (
+        BadRequest(field_violations=[BadRequest.FieldViolation(field="model", description=status.message)]),
+    )
