@@ -4,9 +4,9 @@ total=$1 number=0 begin=$SECONDS
 [ -t 1 ] && end=$'\033[K\r' || end=$'\n'
 while IFS= read -r line; do
   case "$line" in
-    Collecting\ *)
+    Collecting\ * | Processing\ *)
       number=$((number + 1))
-      name=${line#Collecting } name=${name%% *}
+      name=${line#* } name=${name%% *} name=${name##*/}
       if [ -t 1 ] || [ $((number % 20)) = 0 ]; then printf '      %3d of %d packages  %s%s' "$number" "$total" "$name" "$end"; fi ;;
     Installing\ collected*) printf '      %d packages there, installing them%s' "$number" "$end" ;;
     ERROR* | *error:*) printf '%s\n' "$line" >&2 ;;
