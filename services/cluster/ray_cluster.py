@@ -13,6 +13,7 @@ import signal
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -141,8 +142,12 @@ class RayCluster:
     def stop(self, worker_id: str, drain_s: float) -> None:
         """See `WorkerPlacement.stop`. Also ends a detached worker that another launcher placed.
 
-        One that does not answer yet has nothing to drain and is ended at once.
+        One that does not answer yet has nothing to drain and is ended at once. Of a local Ray that ended nothing is
+        asked, for it would not answer: its workers end with it.
         """
+        if self.failure() is not None:
+            self._actors.pop(worker_id, None)
+            return
         actor = self._actors.pop(worker_id, None) or self._find(worker_id)
         if actor is None:
             return
@@ -155,7 +160,7 @@ class RayCluster:
 
     def worker_ids(self) -> list[str]:
         """Workers that run in the cluster, whoever placed them."""
-        names = (name for name in ray.util.list_named_actors() if name.startswith(_NAME_PREFIX))
+        names = (name for name in _answer(ray.util.list_named_actors) if name.startswith(_NAME_PREFIX))
         return sorted(name.removeprefix(_NAME_PREFIX) for name in names)
 
     def close(self) -> None:
@@ -192,7 +197,7 @@ class RayCluster:
 
     def _end(self, worker_id: str, actor: _Actor) -> None:
         ray.kill(actor.handle, no_restart=True)
-        _wait(lambda: worker_id not in self.worker_ids(), f"{worker_id} does not end")
+        _wait(lambda: self.failure() is not None or worker_id not in self.worker_ids(), f"{worker_id} does not end")
 
 
 class _Actor:
@@ -272,6 +277,23 @@ def _wait(condition: Callable[[], bool], complaint: str) -> None:
         if time.monotonic() > give_up_s:
             raise UnavailableError(f"{complaint} within {KILL_TIMEOUT_S:.0f} s", retry_after_s=1.0)
         time.sleep(_POLL_S)
+
+
+def _answer(question: Callable[[], list[str]]) -> list[str]:
+    """What Ray says. It has no deadline for this: where its GCS is ending it would wait for ten minutes."""
+    answer: Future[list[str]] = Future()
+
+    def ask() -> None:
+        try:
+            answer.set_result(question())
+        except Exception as error:  # whoever waits for the answer is told
+            answer.set_exception(error)
+
+    threading.Thread(target=ask, name="ray-question", daemon=True).start()
+    try:
+        return answer.result(KILL_TIMEOUT_S)
+    except TimeoutError:
+        raise UnavailableError(f"Ray does not answer within {KILL_TIMEOUT_S:.0f} s", retry_after_s=1.0) from None
 
 
 def _first_line(error: BaseException) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
@@ -209,6 +210,13 @@ def test_ctrl_c_during_a_start_leaves_nothing(tmp_path: Path) -> None:
     assert running.stop() == 1
     assert "stopped by SIGINT before everything had started" in running.output()
     assert "Traceback" not in running.output()
+    assert running.left_over() == []
+
+
+def test_a_sigterm_that_reaches_ray_too_stops_everything(tmp_path: Path) -> None:
+    running = start_up(tmp_path / "data", "--runner", "digest", "--workers", "2")
+    os.killpg(running.process.pid, signal.SIGTERM)  # as a service manager does
+    assert running.stop(signal.SIGTERM) == 0, running.output()
     assert running.left_over() == []
 
 
