@@ -71,7 +71,7 @@ bench-index: $(VENV)/dev ## Lookup of 512 blocks over 8 workers, against HMGET a
 	$(BIN)/python -m tests.bench.index_lookup
 
 nightly: $(VENV)/dev ## All tests, also the long ones, the proof, and the fallbacks without compiler and redis-server.
-	$(BIN)/python -m pytest --hypothesis-profile nightly
+	$(BIN)/python -m pytest --hypothesis-profile nightly --timeout 3600
 	infra/without_extras.sh $(BIN)/python -m pytest -m "not nightly"
 	$(MAKE) proof mutants
 
