@@ -402,7 +402,7 @@ class Timings(_message.Message):
     DECODE_DURATION_FIELD_NUMBER: _builtins.int
     PREEMPTIONS_FIELD_NUMBER: _builtins.int
     preemptions: _builtins.int
-    """How often it was preempted and its blocks computed again."""
+    """How often it was preempted and its blocks computed again; 0 where a stop string or a cancel ended it early."""
     @_builtins.property
     def receive_time(self) -> _timestamp_pb2.Timestamp:
         """When the router received it."""
