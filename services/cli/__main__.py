@@ -1,4 +1,4 @@
-"""The command `stemcache`, also as `python -m services.cli`. Loads the commands inside, where Ctrl-C ends it quietly."""
+"""The command `stemcache`, also as `python -m services.cli`. Commands load inside, so that Ctrl-C is quiet then too."""
 
 import sys
 
