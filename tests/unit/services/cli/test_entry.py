@@ -6,7 +6,8 @@ import sys
 import time
 
 SLOW_IMPORT = """
-import sys, time
+import signal, sys, time
+signal.signal(signal.SIGINT, signal.default_int_handler)  # as in a terminal; a job in the background may ignore it
 class Slow:
     def find_spec(self, name, path=None, target=None):
         if name == "services.cli.main":
