@@ -1,44 +1,66 @@
-"""The block pool of a device: ref-counted slots under a prefix tree, with leaf-first LRU eviction.
+"""The block pool of a device: ref-counted slots under a prefix tree, shared by tenants with quotas.
 
 Pure numbers: it says which slots hold what and never touches a tensor. Owned by the engine's thread; no locks.
 
-Three states of a block: *held* (ref_count > 0), *cached* (in the tree, nobody holds it, in the LRU list), or gone, its
-slots unused. Two invariants carry the rest: a held block's ancestors are held, and in the LRU list descendants stand
-before ancestors. So the oldest cached block is always a leaf, and whoever holds a block also holds its ancestors.
+Three states of a block: *held* (ref_count > 0), *cached* (in the tree, nobody holds it), or gone, its slots unused. A
+held block's ancestors are held, so the cached blocks below a cached block are all cached, and leaves that nobody holds
+are all that eviction has to look at. Each tenant has an account with its own order of eviction.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from itertools import groupby
+from collections.abc import Callable, Sequence
 
+from cache_store.account import Account
+from cache_store.clock import Clock
 from cache_store.digest import Hasher, xxh3_128
-from cache_store.domain import Domain, DomainTag
+from cache_store.domain import Domain, DomainTag, TenantId
+from cache_store.event_log import EventLog
 from cache_store.events import BlockChange, BlockEvent
 from cache_store.groups import CacheGeometry
-from cache_store.lru import LruList
+from cache_store.lending import charge, num_available
+from cache_store.policies.lru import Lru
+from cache_store.policy import EvictionPolicy, Outcome, Use, Uses
+from cache_store.pool_check import check_pool
 from cache_store.prefix_tree import Block, PrefixTree
+from cache_store.quota import EMPTY_QUOTAS, QuotaTable
 from cache_store.tiers import Granted, Match, PartialMatch, Short, TierKind
 from cache_store.tokens import TOKEN_BYTES, PackedTokens
+from cache_store.usage import Pressure, TenantUse
+
+PolicyMaker = Callable[[], EvictionPolicy]
+"""Makes the policy of one tenant."""
 
 
 class BlockPool:
     """Blocks of one worker's device; implements `cache_store.tiers.Tier`."""
 
-    def __init__(self, geometry: CacheGeometry, num_blocks: int, hasher: Hasher = xxh3_128) -> None:
+    def __init__(
+        self,
+        geometry: CacheGeometry,
+        num_blocks: int,
+        clock: Clock,
+        hasher: Hasher = xxh3_128,
+        policy: PolicyMaker = Lru,
+    ) -> None:
         if num_blocks < 1:
             raise ValueError("a pool needs at least one block")
         self._block_size = geometry.block_size
         self._num_blocks = num_blocks
         self._num_groups = len(geometry.groups)
+        self._clock = clock
+        self._make_policy = policy
         self._tree = PrefixTree(geometry.block_size, hasher)
-        self._cached = LruList()
-        self._unused: list[list[int]] = [list(range(num_blocks - 1, -1, -1)) for _ in geometry.groups]
-        self._last_root: list[list[bytes | None]] = [[None] * num_blocks for _ in geometry.groups]
+        self._quotas = EMPTY_QUOTAS
+        self._accounts: dict[TenantId, Account] = {}
+        self._unused = [(slot,) * self._num_groups for slot in range(num_blocks - 1, -1, -1)]
+        self._last_root: list[bytes | None] = [None] * num_blocks
         self._next_uid = 0
-        self._num_held = 0
-        self._changes: list[tuple[DomainTag, BlockChange, bytes]] = []
-        self._next_event = 0
+        self._has_strict = False
+        self._events = EventLog()
+        self._num_uses = 0
+        self._num_evicted = 0
+        self._num_lent_back = 0
 
     @property
     def kind(self) -> TierKind:
@@ -51,62 +73,127 @@ class BlockPool:
         return self._num_blocks
 
     @property
-    def num_available(self) -> int:
-        """Unused and cached blocks."""
-        return self._num_blocks - self._num_held
-
-    @property
     def num_held(self) -> int:
         """Blocks that somebody holds."""
-        return self._num_held
+        return sum(account.num_held for account in self._accounts.values())
 
     @property
     def num_used(self) -> int:
         """Held and cached blocks."""
-        return self._num_held + len(self._cached)
+        return self._num_blocks - len(self._unused)
+
+    @property
+    def pressure(self) -> Pressure:
+        """What running out of blocks has led to, as far as the pool knows."""
+        return Pressure(lent_back_blocks=self._num_lent_back, evicted_blocks=self._num_evicted)
+
+    def set_quotas(self, quotas: QuotaTable) -> None:
+        """Other quotas from now on. What is cached beyond them goes at once, what is held when it is let go."""
+        self._quotas = quotas
+        for tenant in {*quotas.quotas, *self._accounts}:
+            self._account(tenant)
+        for account in self._accounts.values():
+            self._take_quota(account)
+        for account in self._accounts.values():
+            self._trim(account)
+        self._has_strict = any(account.strict for account in self._accounts.values())
+        self._refill_reserve()
+
+    def usage(self) -> tuple[TenantUse, ...]:
+        """Who has what; those with most blocks first."""
+        return tuple(
+            TenantUse(
+                tenant=account.tenant,
+                guaranteed_blocks=account.minimum,
+                max_blocks=self._limit(account),
+                used_blocks=account.num_used,
+                held_blocks=account.num_held,
+                lent_blocks=self._lent(account),
+                evicted_blocks=account.num_evicted,
+            )
+            for account in sorted(self._accounts.values(), key=lambda account: (-account.num_used, account.tenant))
+        )
+
+    def max_blocks(self, domain: Domain) -> int:
+        """See `Tier.max_blocks`."""
+        return self._limit(self._account(domain.tenant))
+
+    def num_available(self, domain: Domain) -> int:
+        """See `Tier.num_available`."""
+        return num_available(self._account(domain.tenant), self._accounts.values(), len(self._unused))
+
+    def is_below_guarantee(self, domain: Domain, num_blocks: int) -> bool:
+        """Whether the tenant's guarantee covers `num_blocks` more."""
+        account = self._account(domain.tenant)
+        return account.num_used + num_blocks <= account.minimum
 
     def match_length(self, domain: Domain, tokens: PackedTokens, max_tokens: int) -> int:
         """See `Tier.match_length`."""
+        self._expire(self._account(domain.tenant))
         chain = self._tree.match(domain, tokens, max_tokens)
         run = self._tree.longest_run(domain, chain, tokens, max_tokens)
         return len(chain) * self._block_size + (run[1] if run else 0)
 
     def match_and_pin(self, domain: Domain, tokens: PackedTokens, max_tokens: int) -> Match:
         """See `Tier.match_and_pin`."""
+        account = self._account(domain.tenant)
+        self._expire(account)
         chain = self._tree.match(domain, tokens, max_tokens)
         run = self._tree.longest_run(domain, chain, tokens, max_tokens)
         match = Match(tuple(chain), PartialMatch(*run) if run else None)
-        for block in match.pinned:
-            self._hold(block)
+        self._hold(account, match.pinned)
         return match
+
+    def note_reuse(self, domain: Domain, match: Match) -> None:
+        """See `Tier.note_reuse`."""
+        policy, now_s = self._account(domain.tenant).policy, self._clock.monotonic_s()
+        run: Use | None = None
+        length = 0
+        for block in match.pinned:
+            if block.use is not run:
+                if run is not None:
+                    policy.reused(run, length, now_s)
+                run, length = block.use, 0
+            length += 1
+        if run is not None:
+            policy.reused(run, length, now_s)
 
     def allocate(self, domain: Domain, num_blocks: int) -> Granted | Short:
         """See `Tier.allocate`."""
-        if num_blocks > self.num_available:
-            return Short(self.num_available)
+        account = self._account(domain.tenant)
+        self._expire(account)
+        available = num_available(account, self._accounts.values(), len(self._unused))
+        if num_blocks > available:
+            return Short(available)
+        self._make_room(account, num_blocks)
+        root = domain.root
         blocks: list[Block] = []
         scrubs: list[tuple[int, int]] = []
+        uid = self._next_uid
         for _ in range(num_blocks):
-            if not self._unused[0]:
-                self._evict(self._cached.pop_oldest())
-            block = Block(self._next_uid, tuple(unused.pop() for unused in self._unused), domain.root)
-            self._next_uid += 1
-            scrubs += [place for place in enumerate(block.slots) if self._holds_foreign_bytes(place, domain)]
-            blocks.append(block)
-        self._num_held += num_blocks
+            slots = self._unused.pop()
+            blocks.append(Block(uid, slots, domain))
+            uid += 1
+            last = self._last_root[slots[0]]
+            if last != root:
+                self._last_root[slots[0]] = root
+                if last is not None:
+                    scrubs += enumerate(slots)
+        self._next_uid = uid
+        account.num_held += num_blocks
         return Granted(tuple(blocks), tuple(scrubs))
 
     def commit(self, domain: Domain, parent: Block | None, block: Block, tokens: PackedTokens) -> Block:
         """See `Tier.commit`."""
         assert len(tokens) == self._block_size * TOKEN_BYTES, "only full blocks are shared"
-        assert not block.in_tree, "a block is committed once"
+        assert block.parent is None, "a block is committed once"
         assert block.ref_count == 1, "a block that is shared before its commit would change under its other holders"
-        assert parent is None or (parent.in_tree and parent.ref_count > 0), "the parent must be resident and held"
+        assert parent is None or (parent.parent is not None and parent.ref_count > 0), "the parent is resident and held"
         standing = self._tree.insert(domain, parent, block, tokens)
         if standing is block:
-            self._changes.append((self._tree.tag_of(block), BlockChange.STORED, block.digest))
+            self._events.add(self._tree.tag_of(block), BlockChange.STORED, block.digest)
         else:
-            self._hold(standing)
+            self._hold(self._account(domain.tenant), (standing,))
             self.release((block,))
         return standing
 
@@ -116,27 +203,41 @@ class BlockPool:
             assert block.ref_count > 0, "pin adds a holder; match_and_pin makes the first"
             block.ref_count += 1
 
-    def release(self, blocks: Sequence[Block]) -> None:
+    def release(self, blocks: Sequence[Block], outcome: Outcome | None = None, previous: Use | None = None) -> None:
         """See `Tier.release`."""
+        if not blocks:
+            return
+        account = self._accounts[blocks[0].tenant]
+        uses: Uses | None = None
+        num_let_go = num_cached = 0
         for block in reversed(blocks):
             assert block.ref_count > 0, f"{block} is released more often than it is held"
             block.ref_count -= 1
             if block.ref_count:
                 continue
-            self._num_held -= 1
-            if block.in_tree:
-                self._cached.append(block)
-            else:
-                self._give_back_slots(block)
+            num_let_go += 1
+            if block.parent is None:
+                self._unused.append(block.slots)
+                continue
+            num_cached += 1
+            if outcome is not None or block.use is None:
+                if uses is None:
+                    uses = account.policy.uses(outcome, previous, self._clock.monotonic_s())
+                    self._num_uses += 1
+                    uses.own.order = uses.shared.order = self._num_uses
+                block.use = uses.shared if block.shared else uses.own
+            if not block.children:
+                account.offer(block)
+        account.num_held -= num_let_go
+        account.num_cached += num_cached
+        if account.num_used > account.maximum:
+            self._trim(account)
+        if self._has_strict:
+            self._refill_reserve()
 
     def drain_events(self) -> tuple[BlockEvent, ...]:
         """What changed since the last call, in order, one event per run of equal domain and change."""
-        events = []
-        for (tag, change), run in groupby(self._changes, key=lambda item: item[:2]):
-            events.append(BlockEvent(tag, self._next_event, change, b"".join(item[2] for item in run)))
-            self._next_event += 1
-        self._changes = []
-        return tuple(events)
+        return self._events.drain()
 
     def snapshot(self) -> dict[DomainTag, bytes]:
         """Packed digests of all matchable blocks by domain, parent first."""
@@ -144,48 +245,101 @@ class BlockPool:
 
     def check_invariants(self) -> None:
         """Raises AssertionError where the pool's books do not agree; walks everything."""
-        self._tree.check_invariants()
-        order = {block.uid: age for age, block in enumerate(self._cached)}
-        assert len(order) == len(self._cached)
-        slots_in_tree: list[set[int]] = [set() for _ in range(self._num_groups)]
-        num_in_tree = num_held_in_tree = 0
-        for block in self._tree.blocks():
-            num_in_tree += 1
-            num_held_in_tree += block.ref_count > 0
-            assert (block.ref_count == 0) == (block.uid in order), f"{block}: cached exactly when nobody holds it"
-            parent = block.parent
-            if isinstance(parent, Block):
-                assert parent.ref_count > 0 or block.ref_count == 0, f"{block} is held, its parent is not"
-                if parent.ref_count == 0:
-                    assert order[block.uid] < order[parent.uid], f"{block} would be evicted after its parent"
-            for group, slot in enumerate(block.slots):
-                assert slot not in slots_in_tree[group], f"slot {slot} of group {group} belongs to two blocks"
-                slots_in_tree[group].add(slot)
-                assert self._last_root[group][slot] == block.root
-        assert num_in_tree == num_held_in_tree + len(self._cached)
-        for group, unused in enumerate(self._unused):
-            assert len(set(unused)) == len(unused), "an unused slot is listed twice"
-            assert slots_in_tree[group].isdisjoint(unused), "a slot is used and unused"
-            assert len(unused) == self._num_blocks - self.num_used, "slots were lost or made up"
-        assert 0 <= num_held_in_tree <= self._num_held <= self._num_blocks
+        check_pool(self._tree, self._accounts, self._unused, self._last_root, self._num_blocks)
 
-    def _hold(self, block: Block) -> None:
-        if block.ref_count == 0:
-            self._cached.remove(block)
-            self._num_held += 1
-        block.ref_count += 1
+    def _account(self, tenant: TenantId) -> Account:
+        account = self._accounts.get(tenant)
+        if account is None:
+            account = self._accounts[tenant] = Account(tenant, self._make_policy())
+            self._take_quota(account)
+        return account
 
-    def _holds_foreign_bytes(self, place: tuple[int, int], domain: Domain) -> bool:
-        group, slot = place
-        last = self._last_root[group][slot]
-        self._last_root[group][slot] = domain.root
-        return last is not None and last != domain.root
+    def _take_quota(self, account: Account) -> None:
+        quota = self._quotas.of(account.tenant)
+        account.take_quota(quota, quota.share(TierKind.DEVICE), self._num_blocks)
 
-    def _evict(self, block: Block) -> None:
-        tag = self._tree.remove(block)
-        self._changes.append((tag, BlockChange.REMOVED, block.digest))
-        self._give_back_slots(block)
+    def _limit(self, account: Account) -> int:
+        strict = sum(other.minimum for other in self._accounts.values() if other.strict and other is not account)
+        return min(account.maximum, self._num_blocks - strict)
 
-    def _give_back_slots(self, block: Block) -> None:
-        for unused, slot in zip(self._unused, block.slots, strict=True):
-            unused.append(slot)
+    def _lent(self, account: Account) -> int:
+        if account.strict:
+            return 0
+        others = sum(max(0, each.num_used - each.minimum) for each in self._accounts.values() if each is not account)
+        return min(others, max(0, account.minimum - account.num_used))
+
+    def _hold(self, account: Account, blocks: Sequence[Block]) -> None:
+        num_taken = 0
+        for block in blocks:
+            if block.ref_count == 0:
+                num_taken += 1
+            block.ref_count += 1
+        account.num_held += num_taken
+        account.num_cached -= num_taken
+
+    def _make_room(self, account: Account, num_blocks: int) -> None:
+        """Evicts until `num_blocks` unused slots may be given to the account."""
+        over = account.num_used + num_blocks - account.maximum
+        if over > 0:
+            self._evict(account, over)
+        reserved = sum(other.reserve for other in self._accounts.values() if other is not account)
+        num_missing = num_blocks - max(0, len(self._unused) - reserved)
+        while num_missing > 0:
+            due = charge(account, num_blocks, num_missing, self._accounts.values())
+            if due.payer is not account and account.num_used + num_blocks <= account.minimum:
+                self._num_lent_back += due.num_blocks
+            self._evict(due.payer, due.num_blocks)
+            num_missing -= due.num_blocks
+
+    def _trim(self, account: Account) -> None:
+        """Evicts what is cached beyond the account's maximum."""
+        self._evict(account, max(0, min(account.num_cached, account.num_used - account.maximum)))
+
+    def _refill_reserve(self) -> None:
+        """Takes back what is lent of a guarantee that is not to be lent, as soon as nobody holds it."""
+        reserved = sum(account.reserve for account in self._accounts.values())
+        num_missing = reserved - len(self._unused)
+        while num_missing > 0:
+            payer = max(self._accounts.values(), key=lambda account: account.reclaimable)
+            num_blocks = min(num_missing, payer.reclaimable)
+            if num_blocks == 0:
+                return
+            self._evict(payer, num_blocks)
+            self._num_lent_back += num_blocks
+            num_missing -= num_blocks
+
+    def _expire(self, account: Account) -> None:
+        for block in account.expired(self._clock.monotonic_s()):
+            self._evict_tail(account, block, account.num_cached)
+
+    def _evict(self, account: Account, num_blocks: int) -> None:
+        """Evicts cached blocks of the account, which has that many."""
+        now_s = self._clock.monotonic_s()
+        while num_blocks > 0:
+            block = account.queue.pop_least(account.policy.value, now_s)
+            assert block is not None, "cached blocks have leaves that nobody holds"
+            num_blocks -= self._evict_tail(account, block, num_blocks)
+
+    def _evict_tail(self, account: Account, leaf: Block, num_most: int) -> int:
+        """Evicts a leaf and, as long as they become leaves of the same use, its ancestors; how many."""
+        tag = self._tree.tag_of(leaf)
+        use = leaf.use
+        assert use is not None
+        count = 0
+        block = leaf
+        while True:
+            parent = self._tree.remove(block)
+            self._events.add(tag, BlockChange.REMOVED, block.digest)
+            self._unused.append(block.slots)
+            count += 1
+            if parent is None or parent.ref_count or parent.children:
+                break
+            if parent.use is not use or count >= num_most:
+                account.offer(parent)
+                break
+            block = parent
+        account.num_cached -= count
+        account.num_evicted += count
+        self._num_evicted += count
+        account.policy.evicted(use, count, self._clock.monotonic_s())
+        return count

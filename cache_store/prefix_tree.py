@@ -11,6 +11,7 @@ from itertools import islice
 
 from cache_store.digest import Digest, Hasher, block_digest
 from cache_store.domain import Domain, DomainTag
+from cache_store.policy import Use
 from cache_store.tokens import TOKEN_BYTES, PackedTokens, common_prefix, part
 
 MAX_RUN_CANDIDATES = 32
@@ -34,21 +35,36 @@ class Block:
     Owned by the block pool; others read `uid` and `slots` and hand the object back.
     """
 
-    __slots__ = ("children", "digest", "newer", "older", "parent", "ref_count", "root", "slots", "tokens", "uid")
+    __slots__ = (
+        "children",
+        "digest",
+        "parent",
+        "ref_count",
+        "root",
+        "shared",
+        "slots",
+        "tenant",
+        "tokens",
+        "uid",
+        "use",
+    )
 
-    def __init__(self, uid: int, slots: tuple[int, ...], root: bytes) -> None:
+    def __init__(self, uid: int, slots: tuple[int, ...], domain: Domain) -> None:
         self.uid = uid
         self.slots = slots
-        self.root = root
+        self.root = domain.root
         """Domain root whose bytes the slots hold."""
+        self.tenant = domain.tenant
         self.ref_count = 1
         self.parent: Block | DomainRoot | None = None
         """None while the block is not in the tree."""
         self.tokens = PackedTokens(b"")
         self.digest: bytes = b""
         self.children: dict[PackedTokens, Block] = {}
-        self.older: Block | None = None
-        self.newer: Block | None = None
+        self.shared = False
+        """Whether several lines of blocks ever branched off it or below it."""
+        self.use: Use | None = None
+        """Its last; None before anybody let go of it."""
 
     @property
     def in_tree(self) -> bool:
@@ -110,18 +126,22 @@ class PrefixTree:
         block.tokens = tokens
         block.digest = block_digest(node.digest, tokens, self._hasher)
         node.children[tokens] = block
+        if parent is not None and not parent.shared and len(parent.children) > 1:
+            _mark_shared(parent)
         return block
 
-    def remove(self, block: Block) -> DomainTag:
-        """Takes a leaf out of the tree; returns the tag of its domain."""
+    def remove(self, block: Block) -> Block | None:
+        """Takes a leaf out of the tree; returns its parent, None where that is the root."""
         assert not block.children, "only leaves leave the tree: a resident block's ancestors are resident"
-        assert block.parent is not None
-        del block.parent.children[block.tokens]
+        parent = block.parent
+        assert parent is not None
+        del parent.children[block.tokens]
         block.parent = None
-        root = self._roots[block.root]
-        if not root.children:
+        if isinstance(parent, Block):
+            return parent
+        if not parent.children:
             del self._roots[block.root]
-        return root.tag
+        return None
 
     def tag_of(self, block: Block) -> DomainTag:
         """Tag of the domain of a block in the tree."""
@@ -155,6 +175,13 @@ class PrefixTree:
         if root is None:
             root = self._roots[domain.root] = DomainRoot(domain)
         return root
+
+
+def _mark_shared(block: Block) -> None:
+    node: Block | DomainRoot | None = block
+    while isinstance(node, Block) and not node.shared:
+        node.shared = True
+        node = node.parent
 
 
 def _descendants(node: Block | DomainRoot) -> Iterator[Block]:

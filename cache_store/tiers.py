@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from cache_store.domain import Domain
+from cache_store.policy import Outcome, Use
 from cache_store.prefix_tree import Block
 from cache_store.tokens import PackedTokens
 
@@ -42,6 +43,12 @@ class Match:
     def pinned(self) -> tuple[Block, ...]:
         """All pinned blocks in position order, as `release` takes them."""
         return self.blocks if self.partial is None else (*self.blocks, self.partial.source)
+
+    @property
+    def previous(self) -> Use | None:
+        """The last use of the deepest block that matched."""
+        pinned = self.pinned
+        return pinned[-1].use if pinned else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,9 +83,12 @@ class Tier(Protocol):
         """Capacity."""
         ...
 
-    @property
-    def num_available(self) -> int:
-        """Blocks that `allocate` can grant now: unused and evictable ones."""
+    def max_blocks(self, domain: Domain) -> int:
+        """Blocks that the domain's tenant could have if nobody else used the tier: what needs more never fits."""
+        ...
+
+    def num_available(self, domain: Domain) -> int:
+        """Blocks that `allocate` can grant to the domain now: unused ones and those that may be evicted for it."""
         ...
 
     def match_length(self, domain: Domain, tokens: PackedTokens, max_tokens: int) -> int:
@@ -89,8 +99,15 @@ class Tier(Protocol):
         """Longest match within the first `max_tokens` tokens, by exact comparison."""
         ...
 
+    def note_reuse(self, domain: Domain, match: Match) -> None:
+        """Tells the policy that a request goes on from what it matched."""
+        ...
+
     def allocate(self, domain: Domain, num_blocks: int) -> Granted | Short:
-        """New blocks for bytes of `domain`, evicting what nobody holds, leaves first."""
+        """New blocks for bytes of `domain`, evicting what nobody holds, leaves first.
+
+        Who pays is decided by the quotas (`cache_store/lending.py`); what of a tenant goes first, by its policy.
+        """
         ...
 
     def commit(self, domain: Domain, parent: Block | None, block: Block, tokens: PackedTokens) -> Block:
@@ -105,6 +122,10 @@ class Tier(Protocol):
         """One more holder of blocks that are held already."""
         ...
 
-    def release(self, blocks: Sequence[Block]) -> None:
-        """Ends one hold of each block. In position order: the last becomes evictable first."""
+    def release(self, blocks: Sequence[Block], outcome: Outcome | None = None, previous: Use | None = None) -> None:
+        """Ends one hold of each block, which all belong to one domain. In position order: the last is evictable first.
+
+        With an `outcome` the blocks have been used by a request that ended so, and whose match had the use `previous`
+        (`Match.previous`); without one they are as they were before.
+        """
         ...

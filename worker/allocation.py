@@ -41,14 +41,17 @@ class Allocator:
 
         False, and nothing changed, unless `num_reserved` blocks are available beside them.
         """
+        domain = sequence.owner.domain
         match = self._match(sequence)
         num_new = self.blocks_for(sequence.num_tokens) - len(match.blocks)
-        if match.partial is not None and self._pool.num_available < num_new + num_reserved:
+        if match.partial is not None and self._pool.num_available(domain) < num_new + num_reserved:
             self._pool.release((match.partial.source,))  # its place may be what is missing
             match = Match(match.blocks, None)
-        if self._pool.num_available < num_new + num_reserved:
+        if self._pool.num_available(domain) < num_new + num_reserved:
             self._pool.release(match.pinned)
             return False
+        self._pool.note_reuse(domain, match)
+        sequence.previous_use = match.previous
         sequence.add_blocks(match.blocks)
         sequence.num_committed = len(match.blocks)
         sequence.num_computed = len(match.blocks) * self._block_size
@@ -56,12 +59,13 @@ class Allocator:
         self._grow(sequence, num_new)
         if match.partial is not None:
             sequence.num_computed += match.partial.num_tokens
+        sequence.num_cached = sequence.num_computed
         return True
 
     def make_room(self, sequence: Sequence) -> bool:
         """Makes sure that the next token has a slot of its own; False where the pool has none."""
         num_new = self.blocks_for(sequence.num_tokens) - len(sequence.blocks)
-        if num_new > self._pool.num_available:
+        if num_new > self._pool.num_available(sequence.owner.domain):
             return False
         if num_new:
             self._grow(sequence, num_new)
@@ -95,8 +99,8 @@ class Allocator:
             sequence.num_committed = index + 1
 
     def release(self, sequence: Sequence) -> None:
-        """Gives back all that a sequence holds."""
-        self._pool.release(sequence.clear_blocks())
+        """Gives back all that a sequence holds; how it ended tells what becomes of the blocks."""
+        self._pool.release(sequence.clear_blocks(), sequence.outcome(), sequence.previous_use)
 
     def drain(self) -> tuple[tuple[SlotRef, ...], tuple[SlotCopy, ...]]:
         """Scrubs and copies for the next plan."""

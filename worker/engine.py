@@ -50,7 +50,7 @@ class Engine:
         self._config = config
         geometry = runner.info.geometry
         self._num_groups = len(geometry.groups)
-        self._pool = BlockPool(geometry, runner.num_blocks, hasher)
+        self._pool = BlockPool(geometry, runner.num_blocks, clock, hasher)
         self._allocator = Allocator(self._pool, geometry.block_size)
         self._scheduler = Scheduler(config, self._allocator, runner.num_blocks, geometry.block_size)
         self._requests: dict[RequestKey, ActiveRequest] = {}
@@ -177,20 +177,21 @@ class Engine:
             request.first_token_s = now_s
         outputs: list[EngineOutput] = []
         living: list[tuple[int, int]] = []
+        finish: Finish | None = None
         num_output = sequence.num_output + 1
         for sample, token in zip(sequence.samples, tokens, strict=True):
             finish = _finish(request, token, num_output)
             outputs.append(Generated(request.key, sample, (token,), finish))
             if finish is None:
                 living.append((sample, token))
-        self._branch(sequence, living)
+        self._branch(sequence, living, finish)
         if not request.sequences:
             del self._requests[request.key]
             outputs.append(_finished(request, now_s))
         return outputs
 
-    def _branch(self, trunk: Sequence, living: list[tuple[int, int]]) -> None:
-        """Lets the trunk go on as the first living sample and forks the others off it."""
+    def _branch(self, trunk: Sequence, living: list[tuple[int, int]], finish: Finish | None) -> None:
+        """Lets the trunk go on as the first living sample and forks the others off it; without one it has ended so."""
         request = trunk.owner
         for sample, token in living[1:]:
             fork = self._scheduler.fork(trunk, (sample,))
@@ -202,6 +203,7 @@ class Engine:
             trunk.append(token)
         else:
             request.sequences.remove(trunk)
+            trunk.finish = finish
             self._scheduler.drop(trunk)
 
     def _fail_all(self, schedule: Schedule, error: StemcacheError) -> list[EngineOutput]:

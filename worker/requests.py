@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType
@@ -40,6 +41,12 @@ class EngineRequest:
     sampling: SamplingParams
     num_samples: int
     cache_mode: CacheMode
+    session: bytes = b""
+    """Names the session that it belongs to, for the eviction policy; empty: unknown."""
+    session_end: bool = False
+    """Nothing of the session follows."""
+    ttl_s: float = math.inf
+    """Seconds without use after which its blocks are dropped."""
 
 
 @dataclass(frozen=True, slots=True)

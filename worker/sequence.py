@@ -8,10 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from cache_store.domain import Domain
+from cache_store.policy import INTERRUPTED, Outcome, Use
 from cache_store.prefix_tree import Block
 from cache_store.tiers import PartialMatch
 from cache_store.tokens import TOKEN_BYTES, PackedTokens, count, pack, part, unpack
-from worker.requests import CacheMode, EngineRequest, RequestKey
+from worker.requests import CacheMode, EngineRequest, Finish, RequestKey
 from worker.sampling import SamplingParams
 from worker.step_plan import Draw, SequenceId
 
@@ -75,14 +76,17 @@ class Sequence:
         "_tokens",
         "blocks",
         "copy_from",
+        "finish",
         "flight",
         "id",
         "last_token",
+        "num_cached",
         "num_committed",
         "num_computed",
         "num_expected",
         "owner",
         "prefix",
+        "previous_use",
         "samples",
         "tables",
     )
@@ -109,6 +113,12 @@ class Sequence:
         self.flight: Flight | None = None
         self.num_expected = 0
         """While it waits: tokens that are likely to be reused, for estimates only."""
+        self.num_cached = 0
+        """Tokens of the prompt that were reused at its last start."""
+        self.previous_use: Use | None = None
+        """Of the deepest block that it matched at its last start."""
+        self.finish: Finish | None = None
+        """Why its last sample ended; None while it lives, and where it was cancelled or preempted."""
 
     @property
     def age(self) -> Age:
@@ -132,6 +142,23 @@ class Sequence:
     def num_output(self) -> int:
         return self.num_tokens - count(self.owner.request.prompt)
 
+    def outcome(self) -> Outcome:
+        """How it ended, for whoever keeps its blocks."""
+        request = self.owner.request
+        if self.finish is None:
+            stop = INTERRUPTED
+        else:
+            stop = f"stop:{self.last_token}" if self.finish is Finish.STOP else str(self.finish)
+        return Outcome(
+            prompt_tokens=count(request.prompt),
+            output_tokens=self.num_output,
+            cached_tokens=self.num_cached,
+            stop=stop,
+            session=request.session,
+            session_end=request.session_end,
+            ttl_s=request.ttl_s,
+        )
+
     def tokens(self, start: int, stop: int) -> PackedTokens:
         """Tokens `start` to `stop`, exclusive."""
         return PackedTokens(bytes(self._tokens[start * TOKEN_BYTES : stop * TOKEN_BYTES]))
@@ -146,6 +173,8 @@ class Sequence:
         twin = Sequence(self.owner, samples, self.prefix, len(self.tables))
         twin._tokens = bytearray(self._tokens)
         twin.last_token = self.last_token
+        twin.previous_use = self.previous_use
+        twin.num_cached = self.num_cached
         twin.id = identifier
         return twin
 

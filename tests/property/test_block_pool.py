@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, invariant, multiple, rule
 
 from cache_store.block_pool import BlockPool
+from cache_store.clock import ManualClock
 from cache_store.digest import Hasher, chain, xxh3_128
 from cache_store.events import BlockChange
 from cache_store.prefix_tree import Block
@@ -16,9 +17,10 @@ from cache_store.tiers import Granted, Short
 from cache_store.tokens import PackedTokens, pack, part
 from tests.support.domains import make_domain
 from tests.support.geometry import one_group, two_groups
+from tests.support.outcomes import make_outcome
 
 BLOCK = 2
-DOMAINS = (make_domain("acme"), make_domain("globex"), make_domain("acme", partition="p"))
+DOMAINS = (make_domain("acme"), make_domain("acme", epoch="e2"), make_domain("acme", partition="p"))
 Prefix = tuple[int, tuple[int, ...]]
 """(domain number, all tokens up to a block's end)."""
 
@@ -42,7 +44,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @initialize(capacity=st.integers(1, 12), groups=st.integers(1, 2), hasher=st.sampled_from([xxh3_128, _four_bits]))
     def start(self, capacity: int, groups: int, hasher: Hasher) -> None:
-        self.pool = BlockPool(one_group(BLOCK) if groups == 1 else two_groups(BLOCK), capacity, hasher)
+        self.pool = BlockPool(one_group(BLOCK) if groups == 1 else two_groups(BLOCK), capacity, ManualClock(), hasher)
         self.exact_digests = hasher is xxh3_128
         self.capacity = capacity
         self.holders: dict[Prefix, int] = {}
@@ -55,6 +57,7 @@ class PoolMachine(RuleBasedStateMachine):
         number, ids = prompt
         domain, tokens, limit = DOMAINS[number], pack(ids), len(ids) - 1
         assert self.pool.match_length(domain, tokens, limit) == self._expected_match(number, ids, limit)
+        before = list(self.cached)
         match = self.pool.match_and_pin(domain, tokens, limit)
         matched = [(number, tuple(ids[: (i + 1) * BLOCK])) for i in range(len(match.blocks))]
         for prefix in matched:
@@ -62,13 +65,13 @@ class PoolMachine(RuleBasedStateMachine):
         if match.partial is not None:
             self._check_partial(number, ids, len(matched), match.partial.source, match.partial.num_tokens, limit)
             self.pool.release((match.partial.source,))
-            self._touch((number, (*ids[: len(matched) * BLOCK], *_ids(match.partial.source.tokens))))
         wanted = -(-len(ids) // BLOCK) - len(matched)
         granted = self.pool.allocate(domain, wanted)
         if wanted > self.capacity - self._num_held():
             assert granted == Short(self.capacity - self._num_held())
             self.pool.release(match.blocks)
             self._release(matched)
+            self.cached = before  # what was not used is as recent as it was
             return multiple()
         assert isinstance(granted, Granted)
         self._allocate(wanted)
@@ -101,7 +104,7 @@ class PoolMachine(RuleBasedStateMachine):
 
     @rule(held=consumes(held))
     def finish(self, held: Held) -> None:
-        self.pool.release(held.blocks)
+        self.pool.release(held.blocks, make_outcome())
         self._release(held.prefixes)
 
     @invariant()
@@ -155,11 +158,6 @@ class PoolMachine(RuleBasedStateMachine):
         if prefix in self.cached:
             self.cached.remove(prefix)
         self.holders[prefix] = self.holders.get(prefix, 0) + 1
-
-    def _touch(self, prefix: Prefix) -> None:
-        if prefix in self.cached:
-            self.cached.remove(prefix)
-            self.cached.append(prefix)
 
     def _allocate(self, wanted: int) -> None:
         unused = self.capacity - self._num_held() - len(self.cached)

@@ -291,19 +291,39 @@ class CachePolicy(_message.Message):
 
     MODE_FIELD_NUMBER: _builtins.int
     PARTITION_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    SESSION_END_FIELD_NUMBER: _builtins.int
+    NO_STORE_FIELD_NUMBER: _builtins.int
+    TTL_FIELD_NUMBER: _builtins.int
     mode: Global___CachePolicy.Mode.ValueType
     """Default READ_WRITE."""
     partition: _builtins.str
     """Space of its own inside the tenant (an end user, a project); at most 256 bytes. Empty is the tenant's common space."""
+    session_id: _builtins.str
+    """Names the conversation or agent run that the request belongs to, inside the partition; at most 128 bytes. A hint:
+    it helps to keep what will be used again and changes no answer.
+    """
+    session_end: _builtins.bool
+    """The session ends with this request: what only it could use again may go first."""
+    no_store: _builtins.bool
+    """Stores none of the request's blocks; as READ_ONLY, beside any mode."""
+    @_builtins.property
+    def ttl(self) -> _duration_pb2.Duration:
+        """Blocks that the request stores or reuses last are dropped when nobody has used them for that long; 1 s to 30 days."""
+
     def __init__(
         self,
         *,
         mode: Global___CachePolicy.Mode.ValueType = ...,
         partition: _builtins.str = ...,
+        session_id: _builtins.str = ...,
+        session_end: _builtins.bool = ...,
+        no_store: _builtins.bool = ...,
+        ttl: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["ttl", b"ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "partition", b"partition"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["mode", b"mode", "no_store", b"no_store", "partition", b"partition", "session_end", b"session_end", "session_id", b"session_id", "ttl", b"ttl"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -401,8 +421,14 @@ class Timings(_message.Message):
     PREFILL_DURATION_FIELD_NUMBER: _builtins.int
     DECODE_DURATION_FIELD_NUMBER: _builtins.int
     PREEMPTIONS_FIELD_NUMBER: _builtins.int
+    PREEMPTED_DURATION_FIELD_NUMBER: _builtins.int
+    RECOMPUTE_DURATION_FIELD_NUMBER: _builtins.int
+    SWAP_DURATION_FIELD_NUMBER: _builtins.int
+    RECOMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
     preemptions: _builtins.int
     """How often it was preempted and its blocks computed again; 0 where a stop string or a cancel ended it early."""
+    recomputed_tokens: _builtins.int
+    """Tokens computed again."""
     @_builtins.property
     def receive_time(self) -> _timestamp_pb2.Timestamp:
         """When the router received it."""
@@ -423,6 +449,18 @@ class Timings(_message.Message):
     def decode_duration(self) -> _duration_pb2.Duration:
         """From the first token to the last."""
 
+    @_builtins.property
+    def preempted_duration(self) -> _duration_pb2.Duration:
+        """Time for which it stood still because its blocks were given to others: from each preemption to the next step."""
+
+    @_builtins.property
+    def recompute_duration(self) -> _duration_pb2.Duration:
+        """Time to compute again what preemptions had thrown away; part of prefill or decode."""
+
+    @_builtins.property
+    def swap_duration(self) -> _duration_pb2.Duration:
+        """Time that it waited for its blocks to come back from a lower tier; 0 on workers without one."""
+
     def __init__(
         self,
         *,
@@ -432,10 +470,14 @@ class Timings(_message.Message):
         prefill_duration: _duration_pb2.Duration | None = ...,
         decode_duration: _duration_pb2.Duration | None = ...,
         preemptions: _builtins.int = ...,
+        preempted_duration: _duration_pb2.Duration | None = ...,
+        recompute_duration: _duration_pb2.Duration | None = ...,
+        swap_duration: _duration_pb2.Duration | None = ...,
+        recomputed_tokens: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["decode_duration", b"decode_duration", "prefill_duration", b"prefill_duration", "queue_duration", b"queue_duration", "receive_time", b"receive_time", "route_duration", b"route_duration"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decode_duration", b"decode_duration", "preempted_duration", b"preempted_duration", "prefill_duration", b"prefill_duration", "queue_duration", b"queue_duration", "receive_time", b"receive_time", "recompute_duration", b"recompute_duration", "route_duration", b"route_duration", "swap_duration", b"swap_duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode_duration", b"decode_duration", "preemptions", b"preemptions", "prefill_duration", b"prefill_duration", "queue_duration", b"queue_duration", "receive_time", b"receive_time", "route_duration", b"route_duration"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode_duration", b"decode_duration", "preempted_duration", b"preempted_duration", "preemptions", b"preemptions", "prefill_duration", b"prefill_duration", "queue_duration", b"queue_duration", "receive_time", b"receive_time", "recompute_duration", b"recompute_duration", "recomputed_tokens", b"recomputed_tokens", "route_duration", b"route_duration", "swap_duration", b"swap_duration"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

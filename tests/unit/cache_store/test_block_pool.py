@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cache_store.block_pool import BlockPool
+from cache_store.clock import ManualClock
 from cache_store.digest import chain
 from cache_store.domain import Domain
 from cache_store.events import BlockChange
@@ -13,6 +14,7 @@ from cache_store.tiers import Granted, Short
 from cache_store.tokens import PackedTokens, pack, part
 from tests.support.domains import make_domain
 from tests.support.geometry import one_group, two_groups
+from tests.support.outcomes import make_outcome
 
 BLOCK = 4
 ACME = make_domain("acme")
@@ -37,7 +39,7 @@ def store(pool: BlockPool, domain: Domain, tokens: PackedTokens) -> tuple[Block,
 
 @pytest.fixture
 def pool() -> BlockPool:
-    return BlockPool(one_group(BLOCK), 8)
+    return BlockPool(one_group(BLOCK), 8, ManualClock())
 
 
 def test_the_same_domain_hits_and_another_misses(pool: BlockPool) -> None:
@@ -105,7 +107,7 @@ def test_a_hit_makes_recent(pool: BlockPool) -> None:
     old, new = pack(range(16)), pack(range(100, 116))
     pool.release(store(pool, ACME, old))
     pool.release(store(pool, ACME, new))
-    pool.release(pool.match_and_pin(ACME, old, 16).pinned)
+    pool.release(pool.match_and_pin(ACME, old, 16).pinned, make_outcome())
     granted = pool.allocate(ACME, 4)
     assert isinstance(granted, Granted)
     assert pool.match_length(ACME, old, 16) == 16
@@ -136,7 +138,7 @@ def test_slots_that_change_domain_are_scrubbed_and_others_not(pool: BlockPool) -
 
 
 def test_every_group_has_its_own_slots() -> None:
-    pool = BlockPool(two_groups(BLOCK), 4)
+    pool = BlockPool(two_groups(BLOCK), 4, ManualClock())
     held = store(pool, ACME, pack(range(8)))
     assert all(len(block.slots) == 2 for block in held)
     pool.release(held)
@@ -174,7 +176,7 @@ def test_stored_digests_are_those_a_router_computes(pool: BlockPool) -> None:
 
 
 def test_a_constant_hash_changes_no_match() -> None:
-    pool = BlockPool(one_group(BLOCK), 8, hasher=lambda _: bytes(16))
+    pool = BlockPool(one_group(BLOCK), 8, ManualClock(), hasher=lambda _: bytes(16))
     pool.release(store(pool, ACME, pack([1, 2, 3, 4, 5, 6, 7, 8])))
     pool.release(store(pool, ACME, pack([9, 9, 9, 9, 5, 6, 7, 8])))
     assert pool.match_length(ACME, pack([1, 2, 3, 4, 5, 6, 7, 8]), 8) == 8

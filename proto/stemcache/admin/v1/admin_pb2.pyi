@@ -31,6 +31,8 @@ class Tenant(_message.Message):
     CREATE_TIME_FIELD_NUMBER: _builtins.int
     EPOCH_TIME_FIELD_NUMBER: _builtins.int
     LIVE_KEYS_FIELD_NUMBER: _builtins.int
+    QUOTA_FIELD_NUMBER: _builtins.int
+    LIMITS_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique name, lower case letters, digits and dashes."""
     uuid: _builtins.str
@@ -45,6 +47,14 @@ class Tenant(_message.Message):
     def epoch_time(self) -> _timestamp_pb2.Timestamp:
         """When its epoch was last renewed."""
 
+    @_builtins.property
+    def quota(self) -> Global___TenantQuota:
+        """Its cache."""
+
+    @_builtins.property
+    def limits(self) -> Global___TenantLimits:
+        """Its rates, over the whole cluster."""
+
     def __init__(
         self,
         *,
@@ -53,14 +63,187 @@ class Tenant(_message.Message):
         create_time: _timestamp_pb2.Timestamp | None = ...,
         epoch_time: _timestamp_pb2.Timestamp | None = ...,
         live_keys: _builtins.int = ...,
+        quota: Global___TenantQuota | None = ...,
+        limits: Global___TenantLimits | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "epoch_time", b"epoch_time"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "epoch_time", b"epoch_time", "limits", b"limits", "quota", b"quota"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "epoch_time", b"epoch_time", "live_keys", b"live_keys", "name", b"name", "uuid", b"uuid"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["create_time", b"create_time", "epoch_time", b"epoch_time", "limits", b"limits", "live_keys", b"live_keys", "name", b"name", "quota", b"quota", "uuid", b"uuid"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Tenant: _TypeAlias = Tenant  # noqa: Y015
+
+@_typing.final
+class TierShare(_message.Message):
+    """Share of one tier on every worker."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIER_FIELD_NUMBER: _builtins.int
+    MIN_FIELD_NUMBER: _builtins.int
+    MAX_FIELD_NUMBER: _builtins.int
+    tier: _builtins.str
+    """Name of the tier: `device`."""
+    min: _builtins.float
+    """Guaranteed part, 0 to 1. With min = max the tenant is strict: never lent from, never lent to."""
+    max: _builtins.float
+    """Most that it may use, 0 to 1."""
+    def __init__(
+        self,
+        *,
+        tier: _builtins.str = ...,
+        min: _builtins.float = ...,
+        max: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max", b"max", "min", b"min", "tier", b"tier"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TierShare: _TypeAlias = TierShare  # noqa: Y015
+
+@_typing.final
+class TenantQuota(_message.Message):
+    """What a tenant is guaranteed and may have of the caches."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIERS_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    MAX_PINNED_FIELD_NUMBER: _builtins.int
+    weight: _builtins.float
+    """Its part of what is lent and of computing time, relative to the others'. Default 1."""
+    max_pinned: _builtins.float
+    """Part of each worker's device pool that its pins may keep, 0 to 1."""
+    @_builtins.property
+    def tiers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierShare]:
+        """One per tier; a tier that is absent has min 0 and max 1."""
+
+    def __init__(
+        self,
+        *,
+        tiers: _abc.Iterable[Global___TierShare] | None = ...,
+        weight: _builtins.float = ...,
+        max_pinned: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_pinned", b"max_pinned", "tiers", b"tiers", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TenantQuota: _TypeAlias = TenantQuota  # noqa: Y015
+
+@_typing.final
+class TenantLimits(_message.Message):
+    """What a tenant may ask for, over the whole cluster. 0: no limit of its own."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REQUESTS_IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    TOKENS_PER_S_FIELD_NUMBER: _builtins.int
+    requests_in_flight: _builtins.int
+    """Requests that run at once."""
+    tokens_per_s: _builtins.int
+    """Tokens computed per second: prompt tokens that were not cached, and tokens made."""
+    def __init__(
+        self,
+        *,
+        requests_in_flight: _builtins.int = ...,
+        tokens_per_s: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["requests_in_flight", b"requests_in_flight", "tokens_per_s", b"tokens_per_s"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TenantLimits: _TypeAlias = TenantLimits  # noqa: Y015
+
+@_typing.final
+class SetTenantQuotaRequest(_message.Message):
+    """A change of quota and limits."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    TIERS_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    MAX_PINNED_FIELD_NUMBER: _builtins.int
+    REQUESTS_IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    TOKENS_PER_S_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Name of the tenant."""
+    weight: _builtins.float
+    """Absent: unchanged."""
+    max_pinned: _builtins.float
+    """Absent: unchanged."""
+    requests_in_flight: _builtins.int
+    """Absent: unchanged. 0: no limit of its own."""
+    tokens_per_s: _builtins.int
+    """Absent: unchanged. 0: no limit of its own."""
+    @_builtins.property
+    def tiers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierShare]:
+        """Replaces the shares of the tiers that are named."""
+
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        tiers: _abc.Iterable[Global___TierShare] | None = ...,
+        weight: _builtins.float | None = ...,
+        max_pinned: _builtins.float | None = ...,
+        requests_in_flight: _builtins.int | None = ...,
+        tokens_per_s: _builtins.int | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_pinned", b"_max_pinned", "_requests_in_flight", b"_requests_in_flight", "_tokens_per_s", b"_tokens_per_s", "_weight", b"_weight", "max_pinned", b"max_pinned", "requests_in_flight", b"requests_in_flight", "tokens_per_s", b"tokens_per_s", "weight", b"weight"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_pinned", b"_max_pinned", "_requests_in_flight", b"_requests_in_flight", "_tokens_per_s", b"_tokens_per_s", "_weight", b"_weight", "max_pinned", b"max_pinned", "requests_in_flight", b"requests_in_flight", "tenant", b"tenant", "tiers", b"tiers", "tokens_per_s", b"tokens_per_s", "weight", b"weight"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__max_pinned: _TypeAlias = _typing.Literal["max_pinned"]  # noqa: Y015
+    _WhichOneofArgType__max_pinned: _TypeAlias = _typing.Literal["_max_pinned", b"_max_pinned"]  # noqa: Y015
+    _WhichOneofReturnType__requests_in_flight: _TypeAlias = _typing.Literal["requests_in_flight"]  # noqa: Y015
+    _WhichOneofArgType__requests_in_flight: _TypeAlias = _typing.Literal["_requests_in_flight", b"_requests_in_flight"]  # noqa: Y015
+    _WhichOneofReturnType__tokens_per_s: _TypeAlias = _typing.Literal["tokens_per_s"]  # noqa: Y015
+    _WhichOneofArgType__tokens_per_s: _TypeAlias = _typing.Literal["_tokens_per_s", b"_tokens_per_s"]  # noqa: Y015
+    _WhichOneofReturnType__weight: _TypeAlias = _typing.Literal["weight"]  # noqa: Y015
+    _WhichOneofArgType__weight: _TypeAlias = _typing.Literal["_weight", b"_weight"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_pinned) -> _WhichOneofReturnType__max_pinned | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__requests_in_flight) -> _WhichOneofReturnType__requests_in_flight | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tokens_per_s) -> _WhichOneofReturnType__tokens_per_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
+
+Global___SetTenantQuotaRequest: _TypeAlias = SetTenantQuotaRequest  # noqa: Y015
+
+@_typing.final
+class SetTenantQuotaResponse(_message.Message):
+    """The tenant after it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def tenant(self) -> Global___Tenant:
+        """The tenant."""
+
+    def __init__(
+        self,
+        *,
+        tenant: Global___Tenant | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["tenant", b"tenant"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___SetTenantQuotaResponse: _TypeAlias = SetTenantQuotaResponse  # noqa: Y015
 
 @_typing.final
 class ApiKey(_message.Message):
@@ -507,6 +690,8 @@ class Worker(_message.Message):
     MAX_MODEL_LEN_FIELD_NUMBER: _builtins.int
     MAX_NUM_SEQUENCES_FIELD_NUMBER: _builtins.int
     PREFILL_TOKENS_PER_S_FIELD_NUMBER: _builtins.int
+    PRESSURE_FIELD_NUMBER: _builtins.int
+    TENANTS_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """Stable name."""
     incarnation: _builtins.str
@@ -533,6 +718,14 @@ class Worker(_message.Message):
     """Requests that run at once at most."""
     prefill_tokens_per_s: _builtins.float
     """Measured prefill speed in tokens per second; 0 before the first measurement."""
+    @_builtins.property
+    def pressure(self) -> Global___Pressure:
+        """What running out of blocks has led to since the worker started."""
+
+    @_builtins.property
+    def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantUse]:
+        """How tenants use the worker's blocks; those that use most, at most 64."""
+
     def __init__(
         self,
         *,
@@ -549,14 +742,112 @@ class Worker(_message.Message):
         max_model_len: _builtins.int = ...,
         max_num_sequences: _builtins.int = ...,
         prefill_tokens_per_s: _builtins.float = ...,
+        pressure: Global___Pressure | None = ...,
+        tenants: _abc.Iterable[Global___TenantUse] | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["pressure", b"pressure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_size", b"block_size", "incarnation", b"incarnation", "kv_bytes_per_token", b"kv_bytes_per_token", "max_model_len", b"max_model_len", "max_num_sequences", b"max_num_sequences", "model", b"model", "prefill_tokens_per_s", b"prefill_tokens_per_s", "running_requests", b"running_requests", "total_blocks", b"total_blocks", "used_blocks", b"used_blocks", "waiting_requests", b"waiting_requests", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_size", b"block_size", "incarnation", b"incarnation", "kv_bytes_per_token", b"kv_bytes_per_token", "max_model_len", b"max_model_len", "max_num_sequences", b"max_num_sequences", "model", b"model", "prefill_tokens_per_s", b"prefill_tokens_per_s", "pressure", b"pressure", "running_requests", b"running_requests", "tenants", b"tenants", "total_blocks", b"total_blocks", "used_blocks", b"used_blocks", "waiting_requests", b"waiting_requests", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Worker: _TypeAlias = Worker  # noqa: Y015
+
+@_typing.final
+class Pressure(_message.Message):
+    """What a worker did when blocks ran out, in the order in which it resorts to it; counts since its start."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    LENT_BACK_BLOCKS_FIELD_NUMBER: _builtins.int
+    EVICTED_BLOCKS_FIELD_NUMBER: _builtins.int
+    STOPPED_ADMISSIONS_FIELD_NUMBER: _builtins.int
+    PREEMPTIONS_FIELD_NUMBER: _builtins.int
+    YIELDED_PINS_FIELD_NUMBER: _builtins.int
+    REFUSED_REQUESTS_FIELD_NUMBER: _builtins.int
+    lent_back_blocks: _builtins.int
+    """Blocks taken back from tenants that had borrowed them, for one below its guarantee."""
+    evicted_blocks: _builtins.int
+    """Cached blocks evicted, those lent back included."""
+    stopped_admissions: _builtins.int
+    """Steps in which a request had to wait because there were no blocks for it."""
+    preemptions: _builtins.int
+    """Running requests that had to give up their blocks."""
+    yielded_pins: _builtins.int
+    """Pins ended before their time."""
+    refused_requests: _builtins.int
+    """Requests refused because they could never fit."""
+    def __init__(
+        self,
+        *,
+        lent_back_blocks: _builtins.int = ...,
+        evicted_blocks: _builtins.int = ...,
+        stopped_admissions: _builtins.int = ...,
+        preemptions: _builtins.int = ...,
+        yielded_pins: _builtins.int = ...,
+        refused_requests: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evicted_blocks", b"evicted_blocks", "lent_back_blocks", b"lent_back_blocks", "preemptions", b"preemptions", "refused_requests", b"refused_requests", "stopped_admissions", b"stopped_admissions", "yielded_pins", b"yielded_pins"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Pressure: _TypeAlias = Pressure  # noqa: Y015
+
+@_typing.final
+class TenantUse(_message.Message):
+    """One tenant's blocks on one worker."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    GUARANTEED_BLOCKS_FIELD_NUMBER: _builtins.int
+    MAX_BLOCKS_FIELD_NUMBER: _builtins.int
+    USED_BLOCKS_FIELD_NUMBER: _builtins.int
+    HELD_BLOCKS_FIELD_NUMBER: _builtins.int
+    PINNED_BLOCKS_FIELD_NUMBER: _builtins.int
+    LENT_BLOCKS_FIELD_NUMBER: _builtins.int
+    WAITING_REQUESTS_FIELD_NUMBER: _builtins.int
+    EVICTED_BLOCKS_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Name of the tenant; its uuid where the router does not know it."""
+    guaranteed_blocks: _builtins.int
+    """Blocks that it is guaranteed."""
+    max_blocks: _builtins.int
+    """Blocks that it may have at most."""
+    used_blocks: _builtins.int
+    """Blocks that it has, held or cached."""
+    held_blocks: _builtins.int
+    """Of them held by running requests and pins."""
+    pinned_blocks: _builtins.int
+    """Of them pinned."""
+    lent_blocks: _builtins.int
+    """Blocks of its guarantee that others use now."""
+    waiting_requests: _builtins.int
+    """Requests that wait."""
+    evicted_blocks: _builtins.int
+    """Its blocks that were evicted, since the worker started."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        guaranteed_blocks: _builtins.int = ...,
+        max_blocks: _builtins.int = ...,
+        used_blocks: _builtins.int = ...,
+        held_blocks: _builtins.int = ...,
+        pinned_blocks: _builtins.int = ...,
+        lent_blocks: _builtins.int = ...,
+        waiting_requests: _builtins.int = ...,
+        evicted_blocks: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["evicted_blocks", b"evicted_blocks", "guaranteed_blocks", b"guaranteed_blocks", "held_blocks", b"held_blocks", "lent_blocks", b"lent_blocks", "max_blocks", b"max_blocks", "pinned_blocks", b"pinned_blocks", "tenant", b"tenant", "used_blocks", b"used_blocks", "waiting_requests", b"waiting_requests"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TenantUse: _TypeAlias = TenantUse  # noqa: Y015
 
 @_typing.final
 class GetStatusRequest(_message.Message):
@@ -713,6 +1004,10 @@ class GetRequestRecordResponse(_message.Message):
     PREFILL_DURATION_FIELD_NUMBER: _builtins.int
     DECODE_DURATION_FIELD_NUMBER: _builtins.int
     PREEMPTIONS_FIELD_NUMBER: _builtins.int
+    PREEMPTED_DURATION_FIELD_NUMBER: _builtins.int
+    RECOMPUTE_DURATION_FIELD_NUMBER: _builtins.int
+    SWAP_DURATION_FIELD_NUMBER: _builtins.int
+    RECOMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """Name of the tenant."""
     request_id: _builtins.str
@@ -733,6 +1028,8 @@ class GetRequestRecordResponse(_message.Message):
     """Whether the route was degraded."""
     preemptions: _builtins.int
     """Times it was preempted."""
+    recomputed_tokens: _builtins.int
+    """Tokens computed again."""
     @_builtins.property
     def receive_time(self) -> _timestamp_pb2.Timestamp:
         """When it came."""
@@ -757,6 +1054,18 @@ class GetRequestRecordResponse(_message.Message):
     def decode_duration(self) -> _duration_pb2.Duration:
         """First token to last."""
 
+    @_builtins.property
+    def preempted_duration(self) -> _duration_pb2.Duration:
+        """From each preemption to the next step, added up."""
+
+    @_builtins.property
+    def recompute_duration(self) -> _duration_pb2.Duration:
+        """Time to compute again what preemptions had thrown away."""
+
+    @_builtins.property
+    def swap_duration(self) -> _duration_pb2.Duration:
+        """Time that it waited for blocks from a lower tier."""
+
     def __init__(
         self,
         *,
@@ -776,10 +1085,14 @@ class GetRequestRecordResponse(_message.Message):
         prefill_duration: _duration_pb2.Duration | None = ...,
         decode_duration: _duration_pb2.Duration | None = ...,
         preemptions: _builtins.int = ...,
+        preempted_duration: _duration_pb2.Duration | None = ...,
+        recompute_duration: _duration_pb2.Duration | None = ...,
+        swap_duration: _duration_pb2.Duration | None = ...,
+        recomputed_tokens: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["decode_duration", b"decode_duration", "prefill_duration", b"prefill_duration", "queue_duration", b"queue_duration", "receive_time", b"receive_time", "route_duration", b"route_duration"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decode_duration", b"decode_duration", "preempted_duration", b"preempted_duration", "prefill_duration", b"prefill_duration", "queue_duration", b"queue_duration", "receive_time", b"receive_time", "recompute_duration", b"recompute_duration", "route_duration", b"route_duration", "swap_duration", b"swap_duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "decode_duration", b"decode_duration", "degraded", b"degraded", "model", b"model", "preemptions", b"preemptions", "prefill_duration", b"prefill_duration", "prompt_tokens", b"prompt_tokens", "queue_duration", b"queue_duration", "receive_time", b"receive_time", "request_id", b"request_id", "route_duration", b"route_duration", "status", b"status", "tenant", b"tenant", "terms", b"terms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "decode_duration", b"decode_duration", "degraded", b"degraded", "model", b"model", "preempted_duration", b"preempted_duration", "preemptions", b"preemptions", "prefill_duration", b"prefill_duration", "prompt_tokens", b"prompt_tokens", "queue_duration", b"queue_duration", "receive_time", b"receive_time", "recompute_duration", b"recompute_duration", "recomputed_tokens", b"recomputed_tokens", "request_id", b"request_id", "route_duration", b"route_duration", "status", b"status", "swap_duration", b"swap_duration", "tenant", b"tenant", "terms", b"terms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

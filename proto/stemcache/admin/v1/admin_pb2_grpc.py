@@ -70,6 +70,11 @@ class TenantAdminServiceStub:
                 request_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.RotateEpochRequest.SerializeToString,
                 response_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.RotateEpochResponse.FromString,
                 _registered_method=True)
+        self.SetTenantQuota = channel.unary_unary(
+                '/stemcache.admin.v1.TenantAdminService/SetTenantQuota',
+                request_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.SetTenantQuotaRequest.SerializeToString,
+                response_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.SetTenantQuotaResponse.FromString,
+                _registered_method=True)
         self.ExportTenants = channel.unary_unary(
                 '/stemcache.admin.v1.TenantAdminService/ExportTenants',
                 request_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.ExportTenantsRequest.SerializeToString,
@@ -135,6 +140,13 @@ class TenantAdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def SetTenantQuota(self, request, context):
+        """Changes what a tenant is guaranteed and may use; in force on every worker and router within seconds.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def ExportTenants(self, request, context):
         """Writes all tenants and keys as one document, secrets wrapped by the master key.
         """
@@ -186,6 +198,11 @@ def add_TenantAdminServiceServicer_to_server(servicer, server):
                     servicer.RotateEpoch,
                     request_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.RotateEpochRequest.FromString,
                     response_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.RotateEpochResponse.SerializeToString,
+            ),
+            'SetTenantQuota': grpc.unary_unary_rpc_method_handler(
+                    servicer.SetTenantQuota,
+                    request_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.SetTenantQuotaRequest.FromString,
+                    response_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.SetTenantQuotaResponse.SerializeToString,
             ),
             'ExportTenants': grpc.unary_unary_rpc_method_handler(
                     servicer.ExportTenants,
@@ -388,6 +405,33 @@ class TenantAdminService:
             '/stemcache.admin.v1.TenantAdminService/RotateEpoch',
             stemcache_dot_admin_dot_v1_dot_admin__pb2.RotateEpochRequest.SerializeToString,
             stemcache_dot_admin_dot_v1_dot_admin__pb2.RotateEpochResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def SetTenantQuota(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stemcache.admin.v1.TenantAdminService/SetTenantQuota',
+            stemcache_dot_admin_dot_v1_dot_admin__pb2.SetTenantQuotaRequest.SerializeToString,
+            stemcache_dot_admin_dot_v1_dot_admin__pb2.SetTenantQuotaResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,8 @@ class TenantAdminServiceStub:
     """Revokes a key. Idempotent."""
     RotateEpoch: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RotateEpochRequest, _admin_pb2.RotateEpochResponse]
     """Gives the tenant a new epoch: nothing cached before can match again."""
+    SetTenantQuota: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SetTenantQuotaRequest, _admin_pb2.SetTenantQuotaResponse]
+    """Changes what a tenant is guaranteed and may use; in force on every worker and router within seconds."""
     ExportTenants: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ExportTenantsRequest, _admin_pb2.ExportTenantsResponse]
     """Writes all tenants and keys as one document, secrets wrapped by the master key."""
     ImportTenants: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ImportTenantsRequest, _admin_pb2.ImportTenantsResponse]
@@ -71,6 +73,8 @@ class TenantAdminServiceAsyncStub(TenantAdminServiceStub):
     """Revokes a key. Idempotent."""
     RotateEpoch: _aio.UnaryUnaryMultiCallable[_admin_pb2.RotateEpochRequest, _admin_pb2.RotateEpochResponse]  # type: ignore[assignment]
     """Gives the tenant a new epoch: nothing cached before can match again."""
+    SetTenantQuota: _aio.UnaryUnaryMultiCallable[_admin_pb2.SetTenantQuotaRequest, _admin_pb2.SetTenantQuotaResponse]  # type: ignore[assignment]
+    """Changes what a tenant is guaranteed and may use; in force on every worker and router within seconds."""
     ExportTenants: _aio.UnaryUnaryMultiCallable[_admin_pb2.ExportTenantsRequest, _admin_pb2.ExportTenantsResponse]  # type: ignore[assignment]
     """Writes all tenants and keys as one document, secrets wrapped by the master key."""
     ImportTenants: _aio.UnaryUnaryMultiCallable[_admin_pb2.ImportTenantsRequest, _admin_pb2.ImportTenantsResponse]  # type: ignore[assignment]
@@ -134,6 +138,14 @@ class TenantAdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.RotateEpochResponse, _abc.Awaitable[_admin_pb2.RotateEpochResponse]]:
         """Gives the tenant a new epoch: nothing cached before can match again."""
+
+    @_abc_1.abstractmethod
+    def SetTenantQuota(
+        self,
+        request: _admin_pb2.SetTenantQuotaRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.SetTenantQuotaResponse, _abc.Awaitable[_admin_pb2.SetTenantQuotaResponse]]:
+        """Changes what a tenant is guaranteed and may use; in force on every worker and router within seconds."""
 
     @_abc_1.abstractmethod
     def ExportTenants(

@@ -7,6 +7,7 @@ from collections import abc as _abc
 from google.protobuf import descriptor as _descriptor
 from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
+from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from stemcache.v1 import inference_pb2 as _inference_pb2
 import builtins as _builtins
@@ -83,6 +84,9 @@ class ExecuteRequest(_message.Message):
     PROMPT_FIELD_NUMBER: _builtins.int
     SAMPLING_FIELD_NUMBER: _builtins.int
     CACHE_MODE_FIELD_NUMBER: _builtins.int
+    SESSION_ID_FIELD_NUMBER: _builtins.int
+    SESSION_END_FIELD_NUMBER: _builtins.int
+    TTL_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """Version of this protocol at the sender."""
     request_token: _builtins.bytes
@@ -91,9 +95,17 @@ class ExecuteRequest(_message.Message):
     """Prompt, little-endian uint32."""
     cache_mode: _inference_pb2.CachePolicy.Mode.ValueType
     """What the request may do with the cache."""
+    session_id: _builtins.str
+    """As the tenant gave it; empty: none."""
+    session_end: _builtins.bool
+    """Nothing of the session follows."""
     @_builtins.property
     def sampling(self) -> Global___TokenSampling:
         """How to sample."""
+
+    @_builtins.property
+    def ttl(self) -> _duration_pb2.Duration:
+        """Absent: no bound."""
 
     def __init__(
         self,
@@ -103,10 +115,13 @@ class ExecuteRequest(_message.Message):
         prompt: _builtins.bytes = ...,
         sampling: Global___TokenSampling | None = ...,
         cache_mode: _inference_pb2.CachePolicy.Mode.ValueType = ...,
+        session_id: _builtins.str = ...,
+        session_end: _builtins.bool = ...,
+        ttl: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling", "ttl", b"ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_mode", b"cache_mode", "prompt", b"prompt", "protocol_version", b"protocol_version", "request_token", b"request_token", "sampling", b"sampling"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_mode", b"cache_mode", "prompt", b"prompt", "protocol_version", b"protocol_version", "request_token", b"request_token", "sampling", b"sampling", "session_end", b"session_end", "session_id", b"session_id", "ttl", b"ttl"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -174,8 +189,14 @@ class ExecuteFinished(_message.Message):
     PREFILL_DURATION_FIELD_NUMBER: _builtins.int
     DECODE_DURATION_FIELD_NUMBER: _builtins.int
     PREEMPTIONS_FIELD_NUMBER: _builtins.int
+    PREEMPTED_DURATION_FIELD_NUMBER: _builtins.int
+    RECOMPUTE_DURATION_FIELD_NUMBER: _builtins.int
+    SWAP_DURATION_FIELD_NUMBER: _builtins.int
+    RECOMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
     preemptions: _builtins.int
     """How often it was preempted."""
+    recomputed_tokens: _builtins.int
+    """Tokens computed again."""
     @_builtins.property
     def queue_duration(self) -> _duration_pb2.Duration:
         """From receipt to the first scheduled step."""
@@ -188,6 +209,18 @@ class ExecuteFinished(_message.Message):
     def decode_duration(self) -> _duration_pb2.Duration:
         """From there to the last token."""
 
+    @_builtins.property
+    def preempted_duration(self) -> _duration_pb2.Duration:
+        """From each preemption to the next step, added up."""
+
+    @_builtins.property
+    def recompute_duration(self) -> _duration_pb2.Duration:
+        """Time to compute again what preemptions had thrown away."""
+
+    @_builtins.property
+    def swap_duration(self) -> _duration_pb2.Duration:
+        """Time that it waited for blocks from a lower tier."""
+
     def __init__(
         self,
         *,
@@ -195,10 +228,14 @@ class ExecuteFinished(_message.Message):
         prefill_duration: _duration_pb2.Duration | None = ...,
         decode_duration: _duration_pb2.Duration | None = ...,
         preemptions: _builtins.int = ...,
+        preempted_duration: _duration_pb2.Duration | None = ...,
+        recompute_duration: _duration_pb2.Duration | None = ...,
+        swap_duration: _duration_pb2.Duration | None = ...,
+        recomputed_tokens: _builtins.int = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["decode_duration", b"decode_duration", "prefill_duration", b"prefill_duration", "queue_duration", b"queue_duration"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decode_duration", b"decode_duration", "preempted_duration", b"preempted_duration", "prefill_duration", b"prefill_duration", "queue_duration", b"queue_duration", "recompute_duration", b"recompute_duration", "swap_duration", b"swap_duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode_duration", b"decode_duration", "preemptions", b"preemptions", "prefill_duration", b"prefill_duration", "queue_duration", b"queue_duration"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode_duration", b"decode_duration", "preempted_duration", b"preempted_duration", "preemptions", b"preemptions", "prefill_duration", b"prefill_duration", "queue_duration", b"queue_duration", "recompute_duration", b"recompute_duration", "recomputed_tokens", b"recomputed_tokens", "swap_duration", b"swap_duration"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -241,3 +278,259 @@ class ExecuteResponse(_message.Message):
     def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
 
 Global___ExecuteResponse: _TypeAlias = ExecuteResponse  # noqa: Y015
+
+@_typing.final
+class LookupPrefixRequest(_message.Message):
+    """A prompt to look up."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    REQUEST_TOKEN_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
+    protocol_version: _builtins.int
+    """Version of this protocol at the sender."""
+    request_token: _builtins.bytes
+    """As in ExecuteRequest."""
+    prompt: _builtins.bytes
+    """Prompt, little-endian uint32."""
+    def __init__(
+        self,
+        *,
+        protocol_version: _builtins.int = ...,
+        request_token: _builtins.bytes = ...,
+        prompt: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["prompt", b"prompt", "protocol_version", b"protocol_version", "request_token", b"request_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LookupPrefixRequest: _TypeAlias = LookupPrefixRequest  # noqa: Y015
+
+@_typing.final
+class LookupPrefixResponse(_message.Message):
+    """What is cached of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MATCHED_TOKENS_FIELD_NUMBER: _builtins.int
+    matched_tokens: _builtins.int
+    """Leading tokens that a request would reuse."""
+    def __init__(
+        self,
+        *,
+        matched_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["matched_tokens", b"matched_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___LookupPrefixResponse: _TypeAlias = LookupPrefixResponse  # noqa: Y015
+
+@_typing.final
+class PinPrefixRequest(_message.Message):
+    """A prompt to pin."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    REQUEST_TOKEN_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
+    PIN_ID_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    DISPLAY_NAME_FIELD_NUMBER: _builtins.int
+    protocol_version: _builtins.int
+    """Version of this protocol at the sender."""
+    request_token: _builtins.bytes
+    """As in ExecuteRequest."""
+    prompt: _builtins.bytes
+    """Prompt, little-endian uint32."""
+    pin_id: _builtins.str
+    """Assigned by the router; the same on every worker."""
+    display_name: _builtins.str
+    """For ListPins."""
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp:
+        """When it ends by itself."""
+
+    def __init__(
+        self,
+        *,
+        protocol_version: _builtins.int = ...,
+        request_token: _builtins.bytes = ...,
+        prompt: _builtins.bytes = ...,
+        pin_id: _builtins.str = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
+        display_name: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["display_name", b"display_name", "expire_time", b"expire_time", "pin_id", b"pin_id", "prompt", b"prompt", "protocol_version", b"protocol_version", "request_token", b"request_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PinPrefixRequest: _TypeAlias = PinPrefixRequest  # noqa: Y015
+
+@_typing.final
+class PinPrefixResponse(_message.Message):
+    """What was pinned."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCK_COUNT_FIELD_NUMBER: _builtins.int
+    block_count: _builtins.int
+    """Full blocks."""
+    def __init__(
+        self,
+        *,
+        block_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PinPrefixResponse: _TypeAlias = PinPrefixResponse  # noqa: Y015
+
+@_typing.final
+class UnpinPrefixRequest(_message.Message):
+    """A pin to end."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    REQUEST_TOKEN_FIELD_NUMBER: _builtins.int
+    PIN_ID_FIELD_NUMBER: _builtins.int
+    protocol_version: _builtins.int
+    """Version of this protocol at the sender."""
+    request_token: _builtins.bytes
+    """As in ExecuteRequest."""
+    pin_id: _builtins.str
+    """Its name."""
+    def __init__(
+        self,
+        *,
+        protocol_version: _builtins.int = ...,
+        request_token: _builtins.bytes = ...,
+        pin_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pin_id", b"pin_id", "protocol_version", b"protocol_version", "request_token", b"request_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnpinPrefixRequest: _TypeAlias = UnpinPrefixRequest  # noqa: Y015
+
+@_typing.final
+class UnpinPrefixResponse(_message.Message):
+    """Whether there was one."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WAS_PINNED_FIELD_NUMBER: _builtins.int
+    was_pinned: _builtins.bool
+    """Whether this worker had it."""
+    def __init__(
+        self,
+        *,
+        was_pinned: _builtins.bool = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["was_pinned", b"was_pinned"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___UnpinPrefixResponse: _TypeAlias = UnpinPrefixResponse  # noqa: Y015
+
+@_typing.final
+class ListPinsRequest(_message.Message):
+    """All pins of a tenant."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    REQUEST_TOKEN_FIELD_NUMBER: _builtins.int
+    protocol_version: _builtins.int
+    """Version of this protocol at the sender."""
+    request_token: _builtins.bytes
+    """As in ExecuteRequest."""
+    def __init__(
+        self,
+        *,
+        protocol_version: _builtins.int = ...,
+        request_token: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["protocol_version", b"protocol_version", "request_token", b"request_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPinsRequest: _TypeAlias = ListPinsRequest  # noqa: Y015
+
+@_typing.final
+class WorkerPin(_message.Message):
+    """A pin."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PIN_ID_FIELD_NUMBER: _builtins.int
+    DISPLAY_NAME_FIELD_NUMBER: _builtins.int
+    BLOCK_COUNT_FIELD_NUMBER: _builtins.int
+    EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    pin_id: _builtins.str
+    """Its name."""
+    display_name: _builtins.str
+    """As given."""
+    block_count: _builtins.int
+    """Full blocks."""
+    @_builtins.property
+    def expire_time(self) -> _timestamp_pb2.Timestamp:
+        """When it ends by itself."""
+
+    def __init__(
+        self,
+        *,
+        pin_id: _builtins.str = ...,
+        display_name: _builtins.str = ...,
+        block_count: _builtins.int = ...,
+        expire_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count", "display_name", b"display_name", "expire_time", b"expire_time", "pin_id", b"pin_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkerPin: _TypeAlias = WorkerPin  # noqa: Y015
+
+@_typing.final
+class ListPinsResponse(_message.Message):
+    """All pins of a tenant."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PINS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def pins(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerPin]:
+        """By expire_time."""
+
+    def __init__(
+        self,
+        *,
+        pins: _abc.Iterable[Global___WorkerPin] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["pins", b"pins"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListPinsResponse: _TypeAlias = ListPinsResponse  # noqa: Y015

@@ -40,6 +40,26 @@ class WorkerServiceStub:
                 request_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.ExecuteRequest.SerializeToString,
                 response_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.ExecuteResponse.FromString,
                 _registered_method=True)
+        self.LookupPrefix = channel.unary_unary(
+                '/stemcache.worker.v1.WorkerService/LookupPrefix',
+                request_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.LookupPrefixRequest.SerializeToString,
+                response_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.LookupPrefixResponse.FromString,
+                _registered_method=True)
+        self.PinPrefix = channel.unary_unary(
+                '/stemcache.worker.v1.WorkerService/PinPrefix',
+                request_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.PinPrefixRequest.SerializeToString,
+                response_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.PinPrefixResponse.FromString,
+                _registered_method=True)
+        self.UnpinPrefix = channel.unary_unary(
+                '/stemcache.worker.v1.WorkerService/UnpinPrefix',
+                request_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.UnpinPrefixRequest.SerializeToString,
+                response_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.UnpinPrefixResponse.FromString,
+                _registered_method=True)
+        self.ListPins = channel.unary_unary(
+                '/stemcache.worker.v1.WorkerService/ListPins',
+                request_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.ListPinsRequest.SerializeToString,
+                response_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.ListPinsResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerServiceServicer:
@@ -53,6 +73,34 @@ class WorkerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def LookupPrefix(self, request, context):
+        """Says how much of a prompt a request would reuse now, by exact comparison.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def PinPrefix(self, request, context):
+        """Pins the cached full blocks of a prompt.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnpinPrefix(self, request, context):
+        """Ends a pin of the token's tenant.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListPins(self, request, context):
+        """Lists pins of the token's tenant.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -60,6 +108,26 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.Execute,
                     request_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.ExecuteRequest.FromString,
                     response_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.ExecuteResponse.SerializeToString,
+            ),
+            'LookupPrefix': grpc.unary_unary_rpc_method_handler(
+                    servicer.LookupPrefix,
+                    request_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.LookupPrefixRequest.FromString,
+                    response_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.LookupPrefixResponse.SerializeToString,
+            ),
+            'PinPrefix': grpc.unary_unary_rpc_method_handler(
+                    servicer.PinPrefix,
+                    request_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.PinPrefixRequest.FromString,
+                    response_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.PinPrefixResponse.SerializeToString,
+            ),
+            'UnpinPrefix': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnpinPrefix,
+                    request_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.UnpinPrefixRequest.FromString,
+                    response_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.UnpinPrefixResponse.SerializeToString,
+            ),
+            'ListPins': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListPins,
+                    request_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.ListPinsRequest.FromString,
+                    response_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.ListPinsResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -90,6 +158,114 @@ class WorkerService:
             '/stemcache.worker.v1.WorkerService/Execute',
             stemcache_dot_worker_dot_v1_dot_worker__pb2.ExecuteRequest.SerializeToString,
             stemcache_dot_worker_dot_v1_dot_worker__pb2.ExecuteResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def LookupPrefix(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stemcache.worker.v1.WorkerService/LookupPrefix',
+            stemcache_dot_worker_dot_v1_dot_worker__pb2.LookupPrefixRequest.SerializeToString,
+            stemcache_dot_worker_dot_v1_dot_worker__pb2.LookupPrefixResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PinPrefix(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stemcache.worker.v1.WorkerService/PinPrefix',
+            stemcache_dot_worker_dot_v1_dot_worker__pb2.PinPrefixRequest.SerializeToString,
+            stemcache_dot_worker_dot_v1_dot_worker__pb2.PinPrefixResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnpinPrefix(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stemcache.worker.v1.WorkerService/UnpinPrefix',
+            stemcache_dot_worker_dot_v1_dot_worker__pb2.UnpinPrefixRequest.SerializeToString,
+            stemcache_dot_worker_dot_v1_dot_worker__pb2.UnpinPrefixResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListPins(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stemcache.worker.v1.WorkerService/ListPins',
+            stemcache_dot_worker_dot_v1_dot_worker__pb2.ListPinsRequest.SerializeToString,
+            stemcache_dot_worker_dot_v1_dot_worker__pb2.ListPinsResponse.FromString,
             options,
             channel_credentials,
             insecure,

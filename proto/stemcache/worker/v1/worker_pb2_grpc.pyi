@@ -35,6 +35,14 @@ class WorkerServiceStub:
     def __new__(cls, channel: _aio.Channel) -> WorkerServiceAsyncStub: ...
     Execute: _grpc.UnaryStreamMultiCallable[_worker_pb2.ExecuteRequest, _worker_pb2.ExecuteResponse]
     """Runs one routed request; deadline and cancellation travel with the call."""
+    LookupPrefix: _grpc.UnaryUnaryMultiCallable[_worker_pb2.LookupPrefixRequest, _worker_pb2.LookupPrefixResponse]
+    """Says how much of a prompt a request would reuse now, by exact comparison."""
+    PinPrefix: _grpc.UnaryUnaryMultiCallable[_worker_pb2.PinPrefixRequest, _worker_pb2.PinPrefixResponse]
+    """Pins the cached full blocks of a prompt."""
+    UnpinPrefix: _grpc.UnaryUnaryMultiCallable[_worker_pb2.UnpinPrefixRequest, _worker_pb2.UnpinPrefixResponse]
+    """Ends a pin of the token's tenant."""
+    ListPins: _grpc.UnaryUnaryMultiCallable[_worker_pb2.ListPinsRequest, _worker_pb2.ListPinsResponse]
+    """Lists pins of the token's tenant."""
 
 @_typing.type_check_only
 class WorkerServiceAsyncStub(WorkerServiceStub):
@@ -43,6 +51,14 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     def __init__(self, channel: _aio.Channel) -> None: ...
     Execute: _aio.UnaryStreamMultiCallable[_worker_pb2.ExecuteRequest, _worker_pb2.ExecuteResponse]  # type: ignore[assignment]
     """Runs one routed request; deadline and cancellation travel with the call."""
+    LookupPrefix: _aio.UnaryUnaryMultiCallable[_worker_pb2.LookupPrefixRequest, _worker_pb2.LookupPrefixResponse]  # type: ignore[assignment]
+    """Says how much of a prompt a request would reuse now, by exact comparison."""
+    PinPrefix: _aio.UnaryUnaryMultiCallable[_worker_pb2.PinPrefixRequest, _worker_pb2.PinPrefixResponse]  # type: ignore[assignment]
+    """Pins the cached full blocks of a prompt."""
+    UnpinPrefix: _aio.UnaryUnaryMultiCallable[_worker_pb2.UnpinPrefixRequest, _worker_pb2.UnpinPrefixResponse]  # type: ignore[assignment]
+    """Ends a pin of the token's tenant."""
+    ListPins: _aio.UnaryUnaryMultiCallable[_worker_pb2.ListPinsRequest, _worker_pb2.ListPinsResponse]  # type: ignore[assignment]
+    """Lists pins of the token's tenant."""
 
 class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
     """One model on one device. Every message carries the protocol version and is refused by name when it does not fit."""
@@ -54,5 +70,37 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_abc.Iterator[_worker_pb2.ExecuteResponse], _abc.AsyncIterator[_worker_pb2.ExecuteResponse]]:
         """Runs one routed request; deadline and cancellation travel with the call."""
+
+    @_abc_1.abstractmethod
+    def LookupPrefix(
+        self,
+        request: _worker_pb2.LookupPrefixRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_pb2.LookupPrefixResponse, _abc.Awaitable[_worker_pb2.LookupPrefixResponse]]:
+        """Says how much of a prompt a request would reuse now, by exact comparison."""
+
+    @_abc_1.abstractmethod
+    def PinPrefix(
+        self,
+        request: _worker_pb2.PinPrefixRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_pb2.PinPrefixResponse, _abc.Awaitable[_worker_pb2.PinPrefixResponse]]:
+        """Pins the cached full blocks of a prompt."""
+
+    @_abc_1.abstractmethod
+    def UnpinPrefix(
+        self,
+        request: _worker_pb2.UnpinPrefixRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_pb2.UnpinPrefixResponse, _abc.Awaitable[_worker_pb2.UnpinPrefixResponse]]:
+        """Ends a pin of the token's tenant."""
+
+    @_abc_1.abstractmethod
+    def ListPins(
+        self,
+        request: _worker_pb2.ListPinsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_pb2.ListPinsResponse, _abc.Awaitable[_worker_pb2.ListPinsResponse]]:
+        """Lists pins of the token's tenant."""
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

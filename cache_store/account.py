@@ -1,0 +1,99 @@
+"""One tenant's part of a pool: what it has, what it is guaranteed, and the order in which its blocks go.
+
+State only; the pool decides who pays for a block (`cache_store/lending.py`) and moves it.
+"""
+
+from __future__ import annotations
+
+import math
+from heapq import heappop, heappush
+
+from cache_store.domain import TenantId
+from cache_store.eviction_queue import EvictionQueue
+from cache_store.policy import EvictionPolicy, Use
+from cache_store.prefix_tree import Block
+from cache_store.quota import TenantQuota, TierShare
+
+
+class Account:
+    """Owned by the pool."""
+
+    __slots__ = (
+        "_expiries",
+        "_sequence",
+        "lends_guarantee",
+        "maximum",
+        "minimum",
+        "num_cached",
+        "num_evicted",
+        "num_held",
+        "policy",
+        "queue",
+        "strict",
+        "tenant",
+        "weight",
+    )
+
+    def __init__(self, tenant: TenantId, policy: EvictionPolicy) -> None:
+        self.tenant = tenant
+        self.policy = policy
+        self.queue = EvictionQueue()
+        self.num_held = 0
+        self.num_cached = 0
+        self.num_evicted = 0
+        self.minimum = 0
+        """Blocks that it is guaranteed."""
+        self.maximum = 0
+        """Blocks that it may have."""
+        self.weight = 1.0
+        self.strict = False
+        self.lends_guarantee = False
+        """Whether its guaranteed blocks are lent too, because they bring it nothing."""
+        self._expiries: list[tuple[float, int, Block, Use]] = []
+        self._sequence = 0
+
+    @property
+    def num_used(self) -> int:
+        """Blocks that it has."""
+        return self.num_held + self.num_cached
+
+    @property
+    def protected(self) -> int:
+        """Blocks that are not taken for others."""
+        return 0 if self.lends_guarantee else self.minimum
+
+    @property
+    def reclaimable(self) -> int:
+        """Cached blocks that may be taken for others."""
+        return max(0, min(self.num_cached, self.num_used - self.protected))
+
+    @property
+    def reserve(self) -> int:
+        """Unused slots that are kept for it: a strict tenant's guarantee is never lent."""
+        return max(0, self.minimum - self.num_used) if self.strict else 0
+
+    def take_quota(self, quota: TenantQuota, share: TierShare, num_blocks: int) -> None:
+        """Other bounds from now on. Guarantees are rounded down, so that their sum fits; a strict maximum likewise."""
+        self.weight = quota.weight
+        self.strict = share.is_strict
+        self.minimum = math.floor(share.minimum * num_blocks + 1e-9)
+        self.maximum = self.minimum if self.strict else math.floor(share.maximum * num_blocks + 1e-9)
+        if self.strict:
+            self.lends_guarantee = False
+
+    def offer(self, block: Block) -> None:
+        """Takes a leaf that nobody holds into the order of eviction."""
+        self.queue.push(block)
+        use = block.use
+        if use is not None and use.expires_s != math.inf:
+            self._sequence += 1
+            heappush(self._expiries, (use.expires_s, self._sequence, block, use))
+
+    def expired(self, now_s: float) -> list[Block]:
+        """Leaves whose time is over; they are not offered again by themselves."""
+        blocks = []
+        while self._expiries and self._expiries[0][0] <= now_s:
+            _, _, block, use = heappop(self._expiries)
+            if block.use is use and block.ref_count == 0 and not block.children and block.parent is not None:
+                blocks.append(block)
+        return blocks

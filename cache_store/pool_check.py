@@ -1,0 +1,60 @@
+"""What always holds in a block pool, said in code: raises AssertionError where its books do not agree."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from cache_store.account import Account
+from cache_store.domain import TenantId
+from cache_store.prefix_tree import Block, PrefixTree
+
+
+def check_pool(
+    tree: PrefixTree,
+    accounts: Mapping[TenantId, Account],
+    unused: Sequence[tuple[int, ...]],
+    last_root: Sequence[bytes | None],
+    num_blocks: int,
+) -> None:
+    """Walks everything."""
+    tree.check_invariants()
+    cached: Counter[TenantId] = Counter()
+    held: Counter[TenantId] = Counter()
+    leaves: set[int] = set()
+    taken: set[int] = set()
+    for block in tree.blocks():
+        _check_block(block, last_root, taken)
+        (held if block.ref_count else cached)[block.tenant] += 1
+        if block.ref_count == 0 and not block.children:
+            leaves.add(block.uid)
+    assert set(cached) | set(held) <= set(accounts), "a block belongs to nobody"
+    offered = [block for account in accounts.values() for block in account.queue.leaves()]
+    assert {block.uid for block in offered} == leaves, "a leaf that nobody holds is in no queue, or another block is"
+    for account in accounts.values():
+        assert all(block.tenant == account.tenant for block in account.queue.leaves()), "a leaf in a foreign queue"
+        assert account.num_cached == cached[account.tenant], f"{account.tenant}: cached blocks are miscounted"
+        assert account.num_held >= held[account.tenant], f"{account.tenant}: held blocks are miscounted"
+        assert account.num_cached == 0 or account.num_used <= account.maximum, f"{account.tenant} keeps too much"
+    free = {slots[0] for slots in unused}
+    assert len(free) == len(unused), "an unused slot is listed twice"
+    assert taken.isdisjoint(free), "a slot is used and unused"
+    num_used = sum(account.num_used for account in accounts.values())
+    assert num_used + len(unused) == num_blocks, "slots were lost or made up"
+
+
+def _check_block(block: Block, last_root: Sequence[bytes | None], taken: set[int]) -> None:
+    slot = block.slots[0]
+    assert block.slots == (slot,) * len(block.slots)
+    assert slot not in taken, f"slot {slot} belongs to two blocks"
+    taken.add(slot)
+    assert last_root[slot] == block.root
+    assert block.ref_count >= 0
+    parent = block.parent
+    if isinstance(parent, Block):
+        assert parent.ref_count > 0 or block.ref_count == 0, f"{block} is held, its parent is not"
+        assert parent.tenant == block.tenant
+        assert block.shared <= parent.shared, f"{block} is shared, its parent is not"
+        assert len(parent.children) < 2 or parent.shared
+    if block.ref_count == 0:
+        assert block.use is not None, f"{block} was let go without a use"

@@ -1,0 +1,99 @@
+"""What a tenant is guaranteed, may have at most, and how it shares what is left: plain values, written for every tier.
+
+Shares are parts of every worker's pool of a tier; the cluster's guarantee is their sum. Knows nothing of pools or of
+where quotas are kept.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
+from cache_store.domain import TenantId
+from cache_store.errors import InvalidRequestError, PreconditionError
+from cache_store.tiers import TierKind
+
+MAX_WEIGHT = 1_000.0
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class TierShare:
+    """Parts of a tier's pool, 0 to 1. Raises InvalidRequestError."""
+
+    minimum: float = 0.0
+    """Guaranteed: never taken for another tenant. Lent while it is not used, unless the tenant is strict."""
+    maximum: float = 1.0
+    """Never exceeded."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("min", self.minimum), ("max", self.maximum)):
+            if not (math.isfinite(value) and 0 <= value <= 1):
+                raise InvalidRequestError(name, f"{name} is {value}; a share is 0 to 1 (0 % to 100 %)")
+        if self.minimum > self.maximum:
+            raise InvalidRequestError("min", f"min {self.minimum:g} is above max {self.maximum:g}")
+        if self.maximum == 0:
+            raise InvalidRequestError("max", "max is 0: the tenant could not run a single request")
+
+    @property
+    def is_strict(self) -> bool:
+        """min = max: never lent from, never lent to."""
+        return self.minimum == self.maximum
+
+
+DEFAULT_SHARE = TierShare()
+"""Of a tenant without a quota: nothing guaranteed, everything that is free."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantQuota:
+    """The cache quota of one tenant. Raises InvalidRequestError."""
+
+    shares: Mapping[TierKind, TierShare] = field(default_factory=lambda: MappingProxyType({}))
+    """A tier that is not named has DEFAULT_SHARE."""
+    weight: float = 1.0
+    """Part of what is lent, and of the computing time, in proportion to the other tenants' weights."""
+    max_pinned: float = 0.1
+    """Part of each worker's device pool that pins may keep."""
+
+    def __post_init__(self) -> None:
+        if not (math.isfinite(self.weight) and 0 < self.weight <= MAX_WEIGHT):
+            raise InvalidRequestError("weight", f"weight is {self.weight}; it is above 0 and at most {MAX_WEIGHT:g}")
+        if not (math.isfinite(self.max_pinned) and 0 <= self.max_pinned <= 1):
+            raise InvalidRequestError("max_pinned", f"max_pinned is {self.max_pinned}; a share is 0 to 1")
+
+    def share(self, tier: TierKind) -> TierShare:
+        """Its share of a tier."""
+        return self.shares.get(tier, DEFAULT_SHARE)
+
+
+DEFAULT_QUOTA = TenantQuota()
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaTable:
+    """The quotas of all tenants that have one, as of one generation of the control data."""
+
+    generation: int
+    quotas: Mapping[TenantId, TenantQuota]
+
+    def of(self, tenant: TenantId) -> TenantQuota:
+        """Its quota, or that of tenants without one."""
+        return self.quotas.get(tenant, DEFAULT_QUOTA)
+
+
+EMPTY_QUOTAS = QuotaTable(0, MappingProxyType({}))
+
+
+def check_sum(quotas: Iterable[TenantQuota]) -> None:
+    """Raises PreconditionError where the guarantees of a tier exceed it; says what is left."""
+    known = list(quotas)
+    for tier in TierKind:
+        total = math.fsum(quota.share(tier).minimum for quota in known)
+        if total > 1 + _ROUNDING:
+            raise PreconditionError(
+                f"the guaranteed shares of the {tier} tier add up to {total:.1%}, and there is only 100 %; "
+                f"lower a min by at least {total - 1:.1%}"
+            )
