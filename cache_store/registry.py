@@ -8,12 +8,16 @@ from typing import NewType, Protocol
 
 from cache_store.domain import FormatDigest
 from cache_store.index import Incarnation
+from cache_store.usage import NO_PRESSURE, Pressure, TenantUse
 
 WorkerId = NewType("WorkerId", str)
 """Stable name of a worker, kept over restarts."""
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 """Version of `stemcache.worker.v1` and of the records below."""
+
+MAX_TENANTS_TOLD = 64
+"""Tenants whose use of its blocks a worker tells with each renewal."""
 
 LEASE_S = 3.0
 """A worker that has not renewed for that long is dead to every reader."""
@@ -34,6 +38,9 @@ class WorkerLoad:
     """Measured; 0 before the first measurement."""
     used_blocks: int
     """Held by requests or cached."""
+    pressure: Pressure = NO_PRESSURE
+    tenants: tuple[TenantUse, ...] = ()
+    """Those that use most blocks, at most MAX_TENANTS_TOLD."""
 
 
 @dataclass(frozen=True, slots=True)

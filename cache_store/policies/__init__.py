@@ -1,0 +1,1 @@
+"""Eviction policies; see `cache_store/policy.py`."""

@@ -15,7 +15,7 @@ _ENDED = ClassId(1)
 class Lru:
     """Keeps no statistics."""
 
-    def uses(self, outcome: Outcome | None, previous: Use | None, now_s: float) -> Uses:
+    def uses(self, outcome: Outcome | None, previous: Use | None, now_s: float) -> Uses:  # noqa: ARG002 - protocol
         """See `EvictionPolicy.uses`."""
         if outcome is None:
             use = Use(now_s, _LIVE)
