@@ -1,0 +1,66 @@
+"""Reads Mooncake's traces: a JSON object a line with timestamp (ms), input_length, output_length and hash_ids.
+
+A hash id stands for 512 tokens and all that come before them, the last one for fewer. The trace names no sessions: a
+request belongs to the session of the request that last used the deepest block that both have, but for blocks that open
+many prompts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from cache_store.errors import InvalidRequestError
+from cache_store.replay.lines import Line
+from cache_store.replay.trace import MAX_SYMBOLS, Symbols, Trace, TraceRequest, ordered
+from cache_store.tokens import pack
+
+HASH_TOKENS = 512
+COMMON_ROOTS = 1
+"""Leading blocks that say nothing of the session: a system prompt that all requests have."""
+
+
+def read(first: Line, rest: Iterator[Line], block_tokens: int) -> Trace:
+    """Reads all lines."""
+    if block_tokens % HASH_TOKENS:
+        raise InvalidRequestError(
+            "block-tokens", f"the trace has {HASH_TOKENS} tokens a block; {block_tokens} is no multiple of that"
+        )
+    group = block_tokens // HASH_TOKENS
+    sessions = _Sessions()
+    symbols = Symbols()
+    requests = [_request(first, sessions, symbols, group)]
+    requests += [_request(line, sessions, symbols, group) for line in rest]
+    return ordered(requests, block_tokens)
+
+
+def _request(line: Line, sessions: _Sessions, symbols: Symbols, group: int) -> TraceRequest:
+    fields = line.json_object()
+    ids = line.ids_in(fields, "hash_ids")
+    if ids and not 0 <= min(ids) <= max(ids) < MAX_SYMBOLS:
+        raise line.error(f"hash_ids must lie within 0 and {MAX_SYMBOLS - 1}")
+    blocks = ids if group == 1 else symbols.chain(-1, (ids[at : at + group] for at in range(0, len(ids), group)))
+    return TraceRequest(
+        at_s=line.number_in(fields, "timestamp") / 1000,
+        session=sessions.of(ids),
+        prompt_tokens=int(line.number_in(fields, "input_length")),
+        output_tokens=int(line.number_in(fields, "output_length")),
+        stop="",
+        blocks=pack(blocks),
+    )
+
+
+class _Sessions:
+    """Who used each block last."""
+
+    def __init__(self) -> None:
+        self._of_block: dict[int, int] = {}
+        self._next = 0
+
+    def of(self, ids: list[int]) -> int:
+        """Session of a request with these blocks, which it takes over."""
+        own = ids[COMMON_ROOTS:]
+        session = next((self._of_block[each] for each in reversed(own) if each in self._of_block), self._next)
+        if session == self._next:
+            self._next += 1
+        self._of_block.update(dict.fromkeys(own, session))
+        return session
