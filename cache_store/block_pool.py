@@ -47,14 +47,12 @@ class BlockPool:
             raise ValueError("a pool needs at least one block")
         self._block_size = geometry.block_size
         self._num_blocks = num_blocks
-        self._num_groups = len(geometry.groups)
         self._clock = clock
         self._make_policy = policy
         self._tree = PrefixTree(geometry.block_size, hasher)
         self._quotas = EMPTY_QUOTAS
         self._accounts: dict[TenantId, Account] = {}
-        self._unused = [(slot,) * self._num_groups for slot in range(num_blocks - 1, -1, -1)]
-        self._last_root: list[bytes | None] = [None] * num_blocks
+        self._unused = [Block((slot,) * len(geometry.groups)) for slot in range(num_blocks - 1, -1, -1)]
         self._next_uid = 0
         self._has_strict = False
         self._events = EventLog()
@@ -166,35 +164,45 @@ class BlockPool:
         if num_blocks > available:
             return Short(available)
         self._make_room(account, num_blocks)
-        root = domain.root
-        blocks: list[Block] = []
+        unused, uid, root, tenant = self._unused, self._next_uid, domain.root, domain.tenant
+        first = len(unused) - num_blocks
+        blocks = unused[first:]
+        blocks.reverse()
+        del unused[first:]
         scrubs: list[tuple[int, int]] = []
-        uid = self._next_uid
-        for _ in range(num_blocks):
-            slots = self._unused.pop()
-            blocks.append(Block(uid, slots, domain))
+        for block in blocks:
+            block.uid = uid
             uid += 1
-            last = self._last_root[slots[0]]
-            if last != root:
-                self._last_root[slots[0]] = root
-                if last is not None:
-                    scrubs += enumerate(slots)
+            block.ref_count = 1
+            if block.root != root:
+                if block.root:
+                    scrubs += enumerate(block.slots)
+                block.root = root
+                block.tenant = tenant
         self._next_uid = uid
         account.num_held += num_blocks
         return Granted(tuple(blocks), tuple(scrubs))
 
-    def commit(self, domain: Domain, parent: Block | None, block: Block, tokens: PackedTokens) -> Block:
+    def commit(
+        self, domain: Domain, parent: Block | None, blocks: Sequence[Block], tokens: PackedTokens
+    ) -> Sequence[Block]:
         """See `Tier.commit`."""
-        assert len(tokens) == self._block_size * TOKEN_BYTES, "only full blocks are shared"
-        assert block.parent is None, "a block is committed once"
-        assert block.ref_count == 1, "a block that is shared before its commit would change under its other holders"
+        if not blocks:
+            return blocks
+        assert len(tokens) == len(blocks) * self._block_size * TOKEN_BYTES, "only full blocks are shared"
         assert parent is None or (parent.parent is not None and parent.ref_count > 0), "the parent is resident and held"
-        standing = self._tree.insert(domain, parent, block, tokens)
-        if standing is block:
-            self._events.add(self._tree.tag_of(block), BlockChange.STORED, block.digest)
-        else:
-            self._hold(self._account(domain.tenant), (standing,))
-            self.release((block,))
+        for block in blocks:
+            assert block.parent is None, "a block is committed once"
+            assert block.ref_count == 1, "a block that is shared before its commit would change under its other holders"
+        standing = self._tree.insert(domain, parent, blocks, tokens)
+        stored = blocks
+        if standing != list(blocks):
+            pairs = list(zip(blocks, standing, strict=True))
+            stored = [block for block, there in pairs if block is there]
+            self._hold(self._account(domain.tenant), [there for block, there in pairs if block is not there])
+            self.release([block for block, there in pairs if block is not there])
+        if stored:
+            self._events.add(self._tree.tag_of(stored[0]), BlockChange.STORED, stored)
         return standing
 
     def pin(self, blocks: Sequence[Block]) -> None:
@@ -217,7 +225,7 @@ class BlockPool:
                 continue
             num_let_go += 1
             if block.parent is None:
-                self._unused.append(block.slots)
+                self._unused.append(block)
                 continue
             num_cached += 1
             if outcome is not None or block.use is None:
@@ -245,7 +253,7 @@ class BlockPool:
 
     def check_invariants(self) -> None:
         """Raises AssertionError where the pool's books do not agree; walks everything."""
-        check_pool(self._tree, self._accounts, self._unused, self._last_root, self._num_blocks)
+        check_pool(self._tree, self._accounts, self._unused, self._num_blocks)
 
     def _account(self, tenant: TenantId) -> Account:
         account = self._accounts.get(tenant)
@@ -322,22 +330,18 @@ class BlockPool:
 
     def _evict_tail(self, account: Account, leaf: Block, num_most: int) -> int:
         """Evicts a leaf and, as long as they become leaves of the same use, its ancestors; how many."""
-        tag = self._tree.tag_of(leaf)
         use = leaf.use
         assert use is not None
-        count = 0
-        block = leaf
-        while True:
-            parent = self._tree.remove(block)
-            self._events.add(tag, BlockChange.REMOVED, block.digest)
-            self._unused.append(block.slots)
-            count += 1
-            if parent is None or parent.ref_count or parent.children:
-                break
-            if parent.use is not use or count >= num_most:
-                account.offer(parent)
-                break
-            block = parent
+        tag = self._tree.tag_of(leaf)
+        removed, parent = self._tree.remove_tail(leaf, num_most)
+        self._events.add(tag, BlockChange.REMOVED, removed)
+        for block in removed:
+            block.use = None
+            block.shared = False
+        self._unused += removed
+        if parent is not None:
+            account.offer(parent)
+        count = len(removed)
         account.num_cached -= count
         account.num_evicted += count
         self._num_evicted += count

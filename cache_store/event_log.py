@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from cache_store.domain import DomainTag
 from cache_store.events import BlockChange, BlockEvent
+from cache_store.prefix_tree import Block
 
 
 class EventLog:
@@ -15,14 +18,15 @@ class EventLog:
         self._runs: list[tuple[DomainTag, BlockChange, bytearray]] = []
         self._next = 0
 
-    def add(self, tag: DomainTag, change: BlockChange, digest: bytes) -> None:
-        """Notes one block."""
+    def add(self, tag: DomainTag, change: BlockChange, blocks: Sequence[Block]) -> None:
+        """Notes blocks of one domain."""
+        digests = b"".join([block.digest for block in blocks])
         if self._runs:
-            last_tag, last_change, digests = self._runs[-1]
+            last_tag, last_change, last = self._runs[-1]
             if last_change is change and last_tag == tag:
-                digests += digest
+                last += digests
                 return
-        self._runs.append((tag, change, bytearray(digest)))
+        self._runs.append((tag, change, bytearray(digests)))
 
     def drain(self) -> tuple[BlockEvent, ...]:
         """All events since the last call, in order."""

@@ -13,8 +13,7 @@ from cache_store.prefix_tree import Block, PrefixTree
 def check_pool(
     tree: PrefixTree,
     accounts: Mapping[TenantId, Account],
-    unused: Sequence[tuple[int, ...]],
-    last_root: Sequence[bytes | None],
+    unused: Sequence[Block],
     num_blocks: int,
 ) -> None:
     """Walks everything."""
@@ -24,7 +23,7 @@ def check_pool(
     leaves: set[int] = set()
     taken: set[int] = set()
     for block in tree.blocks():
-        _check_block(block, last_root, taken)
+        _check_block(block, taken)
         (held if block.ref_count else cached)[block.tenant] += 1
         if block.ref_count == 0 and not block.children:
             leaves.add(block.uid)
@@ -36,19 +35,24 @@ def check_pool(
         assert account.num_cached == cached[account.tenant], f"{account.tenant}: cached blocks are miscounted"
         assert account.num_held >= held[account.tenant], f"{account.tenant}: held blocks are miscounted"
         assert account.num_cached == 0 or account.num_used <= account.maximum, f"{account.tenant} keeps too much"
-    free = {slots[0] for slots in unused}
+    free = {block.slots[0] for block in unused}
+    for block in unused:
+        assert block.ref_count == 0, f"{block} is unused and held"
+        assert block.parent is None, f"{block} is unused and in the tree"
+        assert block.use is None, f"{block} is unused and has a use"
+        assert not block.children
+        assert not block.shared
     assert len(free) == len(unused), "an unused slot is listed twice"
     assert taken.isdisjoint(free), "a slot is used and unused"
     num_used = sum(account.num_used for account in accounts.values())
     assert num_used + len(unused) == num_blocks, "slots were lost or made up"
 
 
-def _check_block(block: Block, last_root: Sequence[bytes | None], taken: set[int]) -> None:
+def _check_block(block: Block, taken: set[int]) -> None:
     slot = block.slots[0]
     assert block.slots == (slot,) * len(block.slots)
     assert slot not in taken, f"slot {slot} belongs to two blocks"
     taken.add(slot)
-    assert last_root[slot] == block.root
     assert block.ref_count >= 0
     parent = block.parent
     if isinstance(parent, Block):

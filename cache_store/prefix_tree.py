@@ -6,11 +6,11 @@ happen. Knows nothing of memory pressure; the block pool owns the tree and decid
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 
 from cache_store.digest import Digest, Hasher, block_digest
-from cache_store.domain import Domain, DomainTag
+from cache_store.domain import Domain, DomainTag, TenantId
 from cache_store.policy import Use
 from cache_store.tokens import TOKEN_BYTES, PackedTokens, common_prefix, part
 
@@ -32,7 +32,8 @@ class DomainRoot:
 class Block:
     """`block_size` tokens of keys and values: one slot in every cache group, and a place in the tree once it is full.
 
-    Owned by the block pool; others read `uid` and `slots` and hand the object back.
+    Owned by the block pool, which has one object per slot and takes it for other bytes again, under a new `uid`. Others
+    read `uid` and `slots` and hand the object back.
     """
 
     __slots__ = (
@@ -49,13 +50,14 @@ class Block:
         "use",
     )
 
-    def __init__(self, uid: int, slots: tuple[int, ...], domain: Domain) -> None:
-        self.uid = uid
+    def __init__(self, slots: tuple[int, ...]) -> None:
+        self.uid = -1
+        """Names what it holds; never reused."""
         self.slots = slots
-        self.root = domain.root
-        """Domain root whose bytes the slots hold."""
-        self.tenant = domain.tenant
-        self.ref_count = 1
+        self.root = b""
+        """Domain root whose bytes the slots hold, or held last; empty: nobody's yet."""
+        self.tenant = TenantId("")
+        self.ref_count = 0
         self.parent: Block | DomainRoot | None = None
         """None while the block is not in the tree."""
         self.tokens = PackedTokens(b"")
@@ -116,32 +118,56 @@ class PrefixTree:
                 best = (child, run)
         return best
 
-    def insert(self, domain: Domain, parent: Block | None, block: Block, tokens: PackedTokens) -> Block:
-        """Puts a full block below its parent (None: the domain's root); returns the block that stands there."""
-        node = parent if parent is not None else self._root_of(domain)
-        existing = node.children.get(tokens)
-        if existing is not None:
-            return existing
-        block.parent = node
-        block.tokens = tokens
-        block.digest = block_digest(node.digest, tokens, self._hasher)
-        node.children[tokens] = block
-        if parent is not None and not parent.shared and len(parent.children) > 1:
-            _mark_shared(parent)
-        return block
+    def insert(
+        self, domain: Domain, parent: Block | None, blocks: Sequence[Block], tokens: PackedTokens
+    ) -> list[Block]:
+        """Puts a run of full blocks below its parent (None: the domain's root); returns the blocks that stand there.
 
-    def remove(self, block: Block) -> Block | None:
-        """Takes a leaf out of the tree; returns its parent, None where that is the root."""
-        assert not block.children, "only leaves leave the tree: a resident block's ancestors are resident"
-        parent = block.parent
-        assert parent is not None
-        del parent.children[block.tokens]
-        block.parent = None
-        if isinstance(parent, Block):
-            return parent
-        if not parent.children:
-            del self._roots[block.root]
-        return None
+        `tokens` are those of all blocks. Where a block with equal tokens stands already it stays.
+        """
+        width, hasher = self._block_size * TOKEN_BYTES, self._hasher
+        node: Block | DomainRoot = parent if parent is not None else self._root_of(domain)
+        standing: list[Block] = []
+        start = 0
+        for block in blocks:
+            part = PackedTokens(tokens[start : start + width])
+            start += width
+            children = node.children
+            found = children.get(part)
+            if found is None:
+                found = block
+                block.parent = node
+                block.tokens = part
+                block.digest = hasher(node.digest + part)
+                children[part] = block
+                if len(children) > 1 and isinstance(node, Block):
+                    _mark_shared(node)
+            standing.append(found)
+            node = found
+        return standing
+
+    def remove_tail(self, leaf: Block, num_most: int) -> tuple[list[Block], Block | None]:
+        """Takes a leaf out of the tree, and its ancestors as long as nobody holds them and their last use is the same.
+
+        Returns what left, leaf first, and what it hung on: None where that is the root, or neither a leaf nor let go.
+        """
+        assert not leaf.children, "only leaves leave the tree: a resident block's ancestors are resident"
+        use, removed, block = leaf.use, [leaf], leaf
+        while True:
+            parent = block.parent
+            assert parent is not None
+            del parent.children[block.tokens]
+            block.parent = None
+            if not isinstance(parent, Block):
+                if not parent.children:
+                    del self._roots[leaf.root]
+                return removed, None
+            if parent.ref_count or parent.children:
+                return removed, None
+            if parent.use is not use or len(removed) >= num_most:
+                return removed, parent
+            removed.append(parent)
+            block = parent
 
     def tag_of(self, block: Block) -> DomainTag:
         """Tag of the domain of a block in the tree."""

@@ -110,11 +110,13 @@ class Tier(Protocol):
         """
         ...
 
-    def commit(self, domain: Domain, parent: Block | None, block: Block, tokens: PackedTokens) -> Block:
-        """Makes a full, completely written block matchable below `parent` (None: the first block of a prompt).
+    def commit(
+        self, domain: Domain, parent: Block | None, blocks: Sequence[Block], tokens: PackedTokens
+    ) -> Sequence[Block]:
+        """Makes a run of full, completely written blocks matchable below `parent` (None: the first of a prompt).
 
-        Returns the block that stands there: where an equal one was there before, the caller's pin moves to it and
-        `block` is given back.
+        `tokens` are those of all blocks. Returns the blocks that stand there: where an equal one was there before, the
+        caller's pin moves to it and the new one is given back.
         """
         ...
 

@@ -89,14 +89,15 @@ class Allocator:
         sequence.num_computed += num_computed
         if not sequence.owner.may_commit:
             return
-        for index in range(sequence.num_committed, sequence.num_computed // self._block_size):
-            parent = sequence.blocks[index - 1] if index else None
-            block = sequence.blocks[index]
-            tokens = sequence.tokens(index * self._block_size, (index + 1) * self._block_size)
-            standing = self._pool.commit(sequence.owner.domain, parent, block, tokens)
-            if standing is not block:
-                sequence.replace_block(index, standing)
-            sequence.num_committed = index + 1
+        first, end = sequence.num_committed, sequence.num_computed // self._block_size
+        parent = sequence.blocks[first - 1] if first else None
+        tokens = sequence.tokens(first * self._block_size, end * self._block_size)
+        blocks = sequence.blocks[first:end]
+        standing = self._pool.commit(sequence.owner.domain, parent, blocks, tokens)
+        for index, (block, there) in enumerate(zip(blocks, standing, strict=True), start=first):
+            if there is not block:
+                sequence.replace_block(index, there)
+        sequence.num_committed = max(first, end)
 
     def release(self, sequence: Sequence) -> None:
         """Gives back all that a sequence holds; how it ended tells what becomes of the blocks."""

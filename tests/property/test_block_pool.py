@@ -88,7 +88,7 @@ class PoolMachine(RuleBasedStateMachine):
                 continue
             limit -= 1
             parent = blocks[-1] if blocks else None
-            blocks.append(self.pool.commit(DOMAINS[number], parent, block, part(pack(ids), start, stop)))
+            blocks += self.pool.commit(DOMAINS[number], parent, (block,), part(pack(ids), start, stop))
             prefixes.append((number, tuple(ids[:stop])))
             self.num_private -= 1
             self._hold((number, tuple(ids[:stop])))

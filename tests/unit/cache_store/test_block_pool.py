@@ -30,9 +30,8 @@ def store(pool: BlockPool, domain: Domain, tokens: PackedTokens) -> tuple[Block,
         pool.release((match.partial.source,))
     granted = pool.allocate(domain, length // BLOCK - len(held))
     assert isinstance(granted, Granted)
-    for block in granted.blocks:
-        start = len(held) * BLOCK
-        held.append(pool.commit(domain, held[-1] if held else None, block, part(tokens, start, start + BLOCK)))
+    rest = part(tokens, len(held) * BLOCK, (len(held) + len(granted.blocks)) * BLOCK)
+    held += pool.commit(domain, held[-1] if held else None, granted.blocks, rest)
     pool.check_invariants()
     return tuple(held)
 
@@ -119,7 +118,7 @@ def test_a_second_writer_of_equal_blocks_gets_the_standing_ones(pool: BlockPool)
     first = store(pool, ACME, pack(range(4)))
     granted = pool.allocate(ACME, 1)
     assert isinstance(granted, Granted)
-    standing = pool.commit(ACME, None, granted.blocks[0], pack(range(4)))
+    (standing,) = pool.commit(ACME, None, granted.blocks, pack(range(4)))
     assert standing is first[0]
     assert pool.num_held == 1
     pool.release((standing,))
@@ -196,4 +195,4 @@ def test_a_shared_block_is_never_committed(pool: BlockPool) -> None:
     assert isinstance(granted, Granted)
     pool.pin(granted.blocks)
     with pytest.raises(AssertionError, match="shared before its commit"):
-        pool.commit(ACME, None, granted.blocks[0], pack(range(4)))
+        pool.commit(ACME, None, granted.blocks, pack(range(4)))
