@@ -7,6 +7,7 @@ compared, never read. One thread owns the engine and everything below it; nothin
 from __future__ import annotations
 
 import traceback
+from dataclasses import replace
 from itertools import count
 
 import structlog
@@ -17,6 +18,7 @@ from cache_store.digest import Hasher, xxh3_128
 from cache_store.domain import DomainTag
 from cache_store.errors import ComputationError, StemcacheError, UnavailableError
 from cache_store.events import BlockEvent
+from cache_store.quota import QuotaTable
 from cache_store.registry import WorkerLoad
 from worker.allocation import Allocator
 from worker.engine_config import EngineConfig, check_request
@@ -90,11 +92,11 @@ class Engine:
 
     def step(self) -> tuple[EngineOutput, ...]:
         """Computes one step and returns what came of it, in order."""
-        schedule = self._scheduler.schedule()
+        schedule = self._scheduler.schedule(self._clock.monotonic_s())
         if not schedule.sequences:
             return ()
         outputs = self._note_started(schedule)
-        result = self._run(schedule.plan)
+        result = self._run(schedule)
         self._allocator.end_step()
         if isinstance(result, StemcacheError):
             self._allocator.scrub_again(schedule.plan.scrubs)
@@ -112,7 +114,13 @@ class Engine:
             queued_prefill_tokens=queued + admitted,
             prefill_tokens_per_s=self._prefill_rate.tokens_per_s,
             used_blocks=self._pool.num_used,
+            pressure=replace(self._pool.pressure, preemptions=self._scheduler.num_preemptions),
+            tenants=self._pool.usage(),
         )
+
+    def set_quotas(self, quotas: QuotaTable) -> None:
+        """Other quotas and weights of tenants from now on."""
+        self._pool.set_quotas(quotas)
 
     def drain_events(self) -> tuple[BlockEvent, ...]:
         """Blocks that came or went since the last call."""
@@ -131,19 +139,22 @@ class Engine:
         assert len(owned) == len(queued), "a sequence is in no queue, or in two"
         assert queued == set(owned), "a queue holds a sequence of no request"
         assert all(request.sequences for request in self._requests.values()), "a request without sequences lives on"
-        assert all(request.num_preemptions >= 0 for request in self._requests.values())
 
     def _note_started(self, schedule: Schedule) -> list[EngineOutput]:
         outputs: list[EngineOutput] = []
         now_s = self._clock.monotonic_s()
         for sequence in schedule.sequences:
             request = sequence.owner
+            if sequence.is_stopped:
+                sequence.is_stopped = False
+                request.setbacks.resume(now_s)
             if request.scheduled_s is None:
                 request.scheduled_s = now_s
                 outputs.append(Started(request.key, sequence.num_computed))
         return outputs
 
-    def _run(self, plan: StepPlan) -> StepResult | StemcacheError:
+    def _run(self, schedule: Schedule) -> StepResult | StemcacheError:
+        plan = schedule.plan
         started_s = self._clock.monotonic_s()
         try:
             result = self._runner.run(plan)
@@ -154,8 +165,16 @@ class Engine:
             return ComputationError("the model failed in a step that this request was part of")
         num_prefill = sum(len(row.token_ids) for row in plan.rows if not row.is_decode)
         share = num_prefill / plan.num_tokens
-        self._prefill_rate.add(num_prefill, (self._clock.monotonic_s() - started_s) * share)
+        step_s = self._clock.monotonic_s() - started_s
+        self._prefill_rate.add(num_prefill, step_s * share)
+        self._note_recomputed(schedule, step_s)
         return result
+
+    def _note_recomputed(self, schedule: Schedule, step_s: float) -> None:
+        for sequence, row in zip(schedule.sequences, schedule.plan.rows, strict=True):
+            num_again = min(row.kv_length, sequence.num_lost) - row.start
+            if num_again > 0:
+                sequence.owner.setbacks.recompute(num_again, step_s * num_again / schedule.plan.num_tokens)
 
     def _commit(self, schedule: Schedule, result: StepResult) -> list[EngineOutput]:
         outputs: list[EngineOutput] = []
@@ -248,10 +267,14 @@ def _finish(request: ActiveRequest, token: int, num_output: int) -> Finish | Non
 def _finished(request: ActiveRequest, now_s: float) -> Finished:
     assert request.scheduled_s is not None
     assert request.first_token_s is not None
+    setbacks = request.setbacks
     return Finished(
         key=request.key,
         queue_s=request.scheduled_s - request.submitted_s,
         prefill_s=request.first_token_s - request.scheduled_s,
         decode_s=now_s - request.first_token_s,
-        preemptions=request.num_preemptions,
+        preemptions=setbacks.num_preemptions,
+        preempted_s=setbacks.preempted_s,
+        recompute_s=setbacks.recompute_s,
+        recomputed_tokens=setbacks.recomputed_tokens,
     )

@@ -76,6 +76,13 @@ class Finished:
     prefill_s: float
     decode_s: float
     preemptions: int
+    preempted_s: float = 0.0
+    """From each preemption to the next scheduled step, added up; part of `prefill_s` or `decode_s`."""
+    recompute_s: float = 0.0
+    """Its share of the steps that computed again what preemptions had thrown away."""
+    recomputed_tokens: int = 0
+    swap_s: float = 0.0
+    """Waiting for blocks from a lower tier; 0 without one."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -154,6 +154,10 @@ def _to_message(item: OutboxItem) -> worker_pb2.ExecuteResponse:
         prefill_duration=_duration(item.prefill_s),
         decode_duration=_duration(item.decode_s),
         preemptions=item.preemptions,
+        preempted_duration=_duration(item.preempted_s),
+        recompute_duration=_duration(item.recompute_s),
+        swap_duration=_duration(item.swap_s),
+        recomputed_tokens=item.recomputed_tokens,
     )
     return worker_pb2.ExecuteResponse(finished=finished)
 

@@ -41,9 +41,12 @@ class Scheduler:
         self._block_size = block_size
         self._num_watermark_blocks = config.watermark_blocks(num_blocks)
         self._ids = count()
+        self._now_s = 0.0
         self._waiting: list[Sequence] = []
         self._running: list[Sequence] = []
         self._ended: list[SequenceId] = []
+        self.num_preemptions = 0
+        """Since the start."""
 
     @property
     def waiting(self) -> tuple[Sequence, ...]:
@@ -77,8 +80,9 @@ class Scheduler:
         insort(self._running, twin, key=_age)
         return twin
 
-    def schedule(self) -> Schedule:
+    def schedule(self, now_s: float) -> Schedule:
         """The next step; changes queues and holds. A plan without rows where nothing waits or runs."""
+        self._now_s = now_s
         step = StepBuilder(self._config.num_step_tokens, self._block_size)
         self._decode(step)
         self._prefill(step)
@@ -157,7 +161,8 @@ class Scheduler:
     def _preempt(self, sequence: Sequence) -> None:
         self._stop(sequence)
         sequence.rewind()
-        sequence.owner.num_preemptions += 1
+        sequence.owner.setbacks.stop(self._now_s)
+        self.num_preemptions += 1
         self.queue(sequence)
 
     def _stop(self, sequence: Sequence) -> None:

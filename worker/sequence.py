@@ -14,6 +14,7 @@ from cache_store.tiers import PartialMatch
 from cache_store.tokens import TOKEN_BYTES, PackedTokens, count, pack, part, unpack
 from worker.requests import CacheMode, EngineRequest, Finish, RequestKey
 from worker.sampling import SamplingParams
+from worker.setbacks import Setbacks
 from worker.step_plan import Draw, SequenceId
 
 Age = tuple[int, int]
@@ -31,7 +32,7 @@ class ActiveRequest:
     """Samples that live. One sequence stands for all samples until the prompt is computed."""
     scheduled_s: float | None = None
     first_token_s: float | None = None
-    num_preemptions: int = 0
+    setbacks: Setbacks = field(default_factory=Setbacks)
 
     @property
     def key(self) -> RequestKey:
@@ -79,11 +80,13 @@ class Sequence:
         "finish",
         "flight",
         "id",
+        "is_stopped",
         "last_token",
         "num_cached",
         "num_committed",
         "num_computed",
         "num_expected",
+        "num_lost",
         "owner",
         "prefix",
         "previous_use",
@@ -115,6 +118,10 @@ class Sequence:
         """While it waits: tokens that are likely to be reused, for estimates only."""
         self.num_cached = 0
         """Tokens of the prompt that were reused at its last start."""
+        self.num_lost = 0
+        """Leading tokens that were computed before its last preemption: to compute them again is a loss."""
+        self.is_stopped = False
+        """Preempted, and in no step since."""
         self.previous_use: Use | None = None
         """Of the deepest block that it matched at its last start."""
         self.finish: Finish | None = None
@@ -183,6 +190,8 @@ class Sequence:
         assert not self.blocks
         assert self.copy_from is None
         self.id = None
+        self.is_stopped = True
+        self.num_lost = max(self.num_lost, self.num_computed)
         self.prefix = self.tokens(0, self.num_tokens)
         self.num_computed = self.num_committed = 0
 

@@ -120,6 +120,10 @@ def _add_end(message: pb.GetRequestRecordResponse, entry: Ended) -> None:
         message.prefill_duration.CopyFrom(duration(entry.timings.prefill_s))
         message.decode_duration.CopyFrom(duration(entry.timings.decode_s))
         message.preemptions = entry.timings.preemptions
+        message.preempted_duration.CopyFrom(duration(entry.timings.preempted_s))
+        message.recompute_duration.CopyFrom(duration(entry.timings.recompute_s))
+        message.swap_duration.CopyFrom(duration(entry.timings.swap_s))
+        message.recomputed_tokens = entry.timings.recomputed_tokens
 
 
 def _term(term: RouteTerm) -> pb.RouteTerm:

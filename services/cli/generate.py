@@ -20,9 +20,13 @@ from services.client import (
     Prompt,
     Sampling,
     StemcacheClient,
+    Timings,
     Tokens,
     Usage,
 )
+
+NOTICEABLE_S = 0.05
+"""A shorter wait in the queue is not worth a word."""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -107,7 +111,7 @@ def _stream(client: StemcacheClient, request: GenerationRequest) -> None:
                 print(event.text, end="", flush=True)
             case GenerationFinished():
                 print(flush=True)
-                _print_summary(event.usage, f"first token after {first_s:.2f} s")
+                _print_summary(event.usage, f"first token after {first_s:.2f} s{_losses(event.timings)}")
             case GenerationStarted():
                 pass
 
@@ -115,7 +119,20 @@ def _stream(client: StemcacheClient, request: GenerationRequest) -> None:
 def _print_samples(generation: Generation) -> None:
     for sample in generation.completions:
         print(f"--- sample {sample.sample_index} ({sample.finish_reason})\n{sample.text}")
-    _print_summary(generation.usage, f"seed {generation.seed}")
+    _print_summary(generation.usage, f"seed {generation.seed}{_losses(generation.timings)}")
+
+
+def _losses(timings: Timings) -> str:
+    """What the request lost to others, where it lost something that a reader would notice."""
+    parts = []
+    if timings.queue_s >= NOTICEABLE_S:
+        parts.append(f"{timings.queue_s:.2f} s in the queue")
+    if timings.preemptions:
+        parts.append(f"{timings.preempted_s:.2f} s preempted ({timings.preemptions} times)")
+        parts.append(f"{timings.recompute_s:.2f} s to compute {timings.recomputed_tokens} tokens again")
+    if timings.swap_s > 0:
+        parts.append(f"{timings.swap_s:.2f} s for blocks from a lower tier")
+    return f"; lost {', '.join(parts)}" if parts else ""
 
 
 def _print_summary(usage: Usage, rest: str) -> None:

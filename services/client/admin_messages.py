@@ -60,6 +60,10 @@ def record_of(message: pb.GetRequestRecordResponse) -> RequestRecord:
         prefill_s=seconds_of(message.prefill_duration),
         decode_s=seconds_of(message.decode_duration),
         preemptions=message.preemptions,
+        preempted_s=seconds_of(message.preempted_duration),
+        recompute_s=seconds_of(message.recompute_duration),
+        swap_s=seconds_of(message.swap_duration),
+        recomputed_tokens=message.recomputed_tokens,
     )
 
 

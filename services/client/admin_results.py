@@ -109,3 +109,7 @@ class RequestRecord:
     prefill_s: float
     decode_s: float
     preemptions: int
+    preempted_s: float
+    recompute_s: float
+    swap_s: float
+    recomputed_tokens: int

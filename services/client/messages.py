@@ -152,6 +152,10 @@ def _timings_of(message: pb.Timings) -> Timings:
         prefill_s=message.prefill_duration.ToNanoseconds() / 1e9,
         decode_s=message.decode_duration.ToNanoseconds() / 1e9,
         preemptions=message.preemptions,
+        preempted_s=message.preempted_duration.ToNanoseconds() / 1e9,
+        recompute_s=message.recompute_duration.ToNanoseconds() / 1e9,
+        swap_s=message.swap_duration.ToNanoseconds() / 1e9,
+        recomputed_tokens=message.recomputed_tokens,
     )
 
 

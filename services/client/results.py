@@ -40,6 +40,13 @@ class Timings:
     prefill_s: float
     decode_s: float
     preemptions: int
+    preempted_s: float
+    """It stood still because its blocks were given to others; part of `prefill_s` or `decode_s`."""
+    recompute_s: float
+    """To compute again what preemptions had thrown away; part of `prefill_s` or `decode_s`."""
+    swap_s: float
+    """It waited for its blocks to come back from a lower tier."""
+    recomputed_tokens: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -148,6 +148,10 @@ class Attempt:
             prefill_s=end.prefill_s,
             decode_s=end.decode_s,
             preemptions=end.preemptions,
+            preempted_s=end.preempted_s,
+            recompute_s=end.recompute_s,
+            swap_s=end.swap_s,
+            recomputed_tokens=end.recomputed_tokens,
         )
 
     def _message(self) -> worker_pb2.ExecuteRequest:

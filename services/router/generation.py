@@ -118,6 +118,11 @@ class Timings:
     prefill_s: float
     decode_s: float
     preemptions: int
+    """0, as all that follows, where the router ended the request before its worker did."""
+    preempted_s: float = 0.0
+    recompute_s: float = 0.0
+    swap_s: float = 0.0
+    recomputed_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -93,6 +93,10 @@ def timings(values: g.Timings) -> pb.Timings:
         prefill_duration=duration(values.prefill_s),
         decode_duration=duration(values.decode_s),
         preemptions=values.preemptions,
+        preempted_duration=duration(values.preempted_s),
+        recompute_duration=duration(values.recompute_s),
+        swap_duration=duration(values.swap_s),
+        recomputed_tokens=values.recomputed_tokens,
     )
 
 

@@ -78,6 +78,10 @@ class WorkerFinished:
     prefill_s: float
     decode_s: float
     preemptions: int
+    preempted_s: float
+    recompute_s: float
+    swap_s: float
+    recomputed_tokens: int
 
 
 WorkerEvent = WorkerStarted | WorkerTokens | WorkerFinished
@@ -192,10 +196,14 @@ def _event(message: worker_pb2.ExecuteResponse) -> WorkerEvent:
         case "finished":
             end = message.finished
             return WorkerFinished(
-                end.queue_duration.ToNanoseconds() / 1e9,
-                end.prefill_duration.ToNanoseconds() / 1e9,
-                end.decode_duration.ToNanoseconds() / 1e9,
-                end.preemptions,
+                queue_s=end.queue_duration.ToNanoseconds() / 1e9,
+                prefill_s=end.prefill_duration.ToNanoseconds() / 1e9,
+                decode_s=end.decode_duration.ToNanoseconds() / 1e9,
+                preemptions=end.preemptions,
+                preempted_s=end.preempted_duration.ToNanoseconds() / 1e9,
+                recompute_s=end.recompute_duration.ToNanoseconds() / 1e9,
+                swap_s=end.swap_duration.ToNanoseconds() / 1e9,
+                recomputed_tokens=end.recomputed_tokens,
             )
     raise ComputationError("the worker sent an event of an unknown kind")
 
