@@ -16,7 +16,8 @@ from cache_store.errors import InvalidRequestError, PreconditionError
 from cache_store.tiers import TierKind
 
 MAX_WEIGHT = 1_000.0
-_ROUNDING = 1e-9
+ROUNDING = 1e-9
+"""What sums of shares may miss by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +34,10 @@ class TierShare:
             if not (math.isfinite(value) and 0 <= value <= 1):
                 raise InvalidRequestError(name, f"{name} is {value}; a share is 0 to 1 (0 % to 100 %)")
         if self.minimum > self.maximum:
-            raise InvalidRequestError("min", f"min {self.minimum:g} is above max {self.maximum:g}")
+            raise InvalidRequestError(
+                "min",
+                f"min {percent(self.minimum)} is above max {percent(self.maximum)}; lower the one or raise the other",
+            )
         if self.maximum == 0:
             raise InvalidRequestError("max", "max is 0: the tenant could not run a single request")
 
@@ -87,13 +91,39 @@ class QuotaTable:
 EMPTY_QUOTAS = QuotaTable(0, MappingProxyType({}))
 
 
+def guaranteed(quotas: Iterable[TenantQuota], tier: TierKind) -> float:
+    """Sum of the guarantees of a tier."""
+    return math.fsum(quota.share(tier).minimum for quota in quotas)
+
+
 def check_sum(quotas: Iterable[TenantQuota]) -> None:
-    """Raises PreconditionError where the guarantees of a tier exceed it; says what is left."""
+    """Raises PreconditionError where the guarantees of a tier exceed it."""
     known = list(quotas)
     for tier in TierKind:
-        total = math.fsum(quota.share(tier).minimum for quota in known)
-        if total > 1 + _ROUNDING:
+        total = guaranteed(known, tier)
+        if total > 1 + ROUNDING:
             raise PreconditionError(
-                f"the guaranteed shares of the {tier} tier add up to {total:.1%}, and there is only 100 %; "
-                f"lower a min by at least {total - 1:.1%}"
+                f"the guaranteed shares of the {tier} tier add up to {percent(total)}, and there is only 100 %; "
+                f"lower a min by at least {percent(total - 1)}"
             )
+
+
+def check_raise(before: TenantQuota, after: TenantQuota, others: Iterable[TenantQuota]) -> None:
+    """Raises PreconditionError where a guarantee grows beyond what the other tenants' leave; says what is free.
+
+    Lowering one is possible whatever the sum is.
+    """
+    known = list(others)
+    for tier in TierKind:
+        asked, taken = after.share(tier).minimum, guaranteed(known, tier)
+        if asked > before.share(tier).minimum and asked + taken > 1 + ROUNDING:
+            raise PreconditionError(
+                f"min {percent(asked)} does not fit: the other tenants' guarantees of the {tier} tier add up to "
+                f"{percent(taken)}, {percent(max(0.0, 1 - taken))} is free; ask for at most that, or lower another "
+                "tenant's min"
+            )
+
+
+def percent(share: float) -> str:
+    """A share for readers."""
+    return f"{round(share * 100, 3):g} %"

@@ -14,7 +14,7 @@ from cache_store.errors import CorruptDataError
 from services.tenants.fields import Fields, JsonObject, parse_object, to_json
 from services.tenants.master_key import MasterKey
 from services.tenants.records import entries, seal, table_from, unseal
-from services.tenants.state import CONTROL_SCHEMA, ControlState, head_of, require_master, require_schema
+from services.tenants.state import CONTROL_SCHEMA, ControlState, head_of, readable_schema, require_master
 
 
 class DocumentKind(StrEnum):
@@ -44,12 +44,12 @@ def read_document(kind: DocumentKind, data: bytes, master: MasterKey, what: str)
     does not fit; `what` names the document to the reader.
     """
     document = parse_object(data, what)
-    require_schema(document)
+    schema = readable_schema(document)
     require_master(document.text("master_key_id"), master, what)
     _require_mac(kind, document, master)
     head = None if document.values.get("head") is None else head_of(document.fields("head"))
     records = document.fields("records")
-    found = {name: unseal(name, records.fields(name), master) for name in records.values}
+    found = {name: unseal(name, records.fields(name), master, schema) for name in records.values}
     return ControlState(head, table_from(found, what))
 
 

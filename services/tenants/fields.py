@@ -34,6 +34,10 @@ class Fields:
             raise self._fault(name, "an integer", value)
         return value
 
+    def integer_or_none(self, name: str) -> int | None:
+        """An integer, or null."""
+        return None if name in self.values and self.values[name] is None else self.integer(name)
+
     def number(self, name: str) -> float:
         """A number."""
         value = self._get(name)

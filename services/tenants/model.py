@@ -10,6 +10,7 @@ from typing import NewType
 
 from cache_store.domain import SECRET_BYTES, Epoch, TenantId
 from cache_store.errors import InvalidRequestError
+from cache_store.quota import DEFAULT_QUOTA, TenantQuota
 
 KeyId = NewType("KeyId", str)
 """Public part of an API key."""
@@ -19,6 +20,28 @@ MAX_LIVE_KEYS = 2
 
 MAX_NAME_CHARS = 48
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", re.ASCII)
+
+
+MAX_LIMIT = 1 << 53
+"""Of a limit: whole numbers up to it are exact in every format."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantLimits:
+    """What a tenant may ask for, over the whole cluster; None: no limit of its own. Raises InvalidRequestError."""
+
+    requests_in_flight: int | None = None
+    """Requests that run at once."""
+    tokens_per_s: int | None = None
+    """Tokens computed per second: prompt tokens that were not cached, and tokens made."""
+
+    def __post_init__(self) -> None:
+        for name, value in (("requests_in_flight", self.requests_in_flight), ("tokens_per_s", self.tokens_per_s)):
+            if value is not None and not 1 <= value <= MAX_LIMIT:
+                raise InvalidRequestError(name, f"{name} is {value}; it is 1 or more, or no limit at all")
+
+
+NO_LIMITS = TenantLimits()
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +56,13 @@ class Tenant:
     secret: bytes = field(repr=False)
     create_unix_s: float
     epoch_unix_s: float
+    quota: TenantQuota = DEFAULT_QUOTA
+    """As it was set; what of the guarantees is in force tells `services/tenants/guarantees.py`."""
+    limits: TenantLimits = NO_LIMITS
+    quota_number: int = 0
+    """Changes of quota and limits: of two states of a tenant those of the one with more are the newer."""
+    quota_unix_s: float = 0.0
+    """When they were last changed; 0 where they never were."""
 
 
 @dataclass(frozen=True, slots=True)

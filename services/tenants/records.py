@@ -13,10 +13,14 @@ from cache_store.errors import CorruptDataError
 from services.tenants.fields import Fields, JsonObject, to_base64
 from services.tenants.master_key import MasterKey
 from services.tenants.model import ApiKey, KeyId, Tenant
+from services.tenants.quota_record import terms_fields, with_terms_of
 from services.tenants.table import ControlTable, table_of
 
 Entry = Tenant | ApiKey | None
 """None stands for a deleted tenant."""
+
+_SCHEMA_OF_QUOTAS = 2
+"""The first one in which tenants have quotas and limits."""
 
 _TENANT, _KEY, _DELETED = "tenant:", "key:", "deleted:"
 
@@ -40,6 +44,7 @@ def seal(entry: Entry, master: MasterKey) -> JsonObject:
                 "secret": to_base64(master.wrap(entry.id, entry.secret)),
                 "create_unix_s": entry.create_unix_s,
                 "epoch_unix_s": entry.epoch_unix_s,
+                "terms": terms_fields(entry),
             }
         case ApiKey():
             return {
@@ -52,10 +57,11 @@ def seal(entry: Entry, master: MasterKey) -> JsonObject:
             return {}
 
 
-def unseal(name: str, fields: Fields, master: MasterKey) -> Entry:
-    """The entry of a record. Raises CorruptDataError."""
+def unseal(name: str, fields: Fields, master: MasterKey, schema: int) -> Entry:
+    """The entry of a record of that schema. Raises CorruptDataError."""
     if name.startswith(_TENANT):
-        return _tenant(TenantId(name.removeprefix(_TENANT)), fields, master)
+        tenant = _tenant(TenantId(name.removeprefix(_TENANT)), fields, master)
+        return tenant if schema < _SCHEMA_OF_QUOTAS else with_terms_of(fields.fields("terms"), tenant)
     if name.startswith(_KEY):
         return _key(KeyId(name.removeprefix(_KEY)), fields)
     if name.startswith(_DELETED):

@@ -28,11 +28,14 @@ from cache_store.errors import (
     PreconditionError,
     UnavailableError,
 )
+from cache_store.quota import check_sum, guaranteed
+from cache_store.tiers import TierKind
 from services.tenants.api_key import NewApiKey, new_api_key
 from services.tenants.document import DocumentKind, read_document, write_document
 from services.tenants.fields import parse_object, to_json
 from services.tenants.master_key import MasterKey
 from services.tenants.model import KeyId, Tenant, new_epoch, new_tenant
+from services.tenants.quota_change import NO_CHANGE, QuotaChange, with_terms
 from services.tenants.records import Entry, entries, seal, table_from, unseal
 from services.tenants.state import EMPTY_STATE, ControlState, next_head, parse_head, require_master
 from services.tenants.table import (
@@ -44,6 +47,7 @@ from services.tenants.table import (
     name_conflicts,
     revoke_key,
     rotate_epoch,
+    set_quota,
 )
 
 CONTROL_KEY = "sc:control"
@@ -119,9 +123,13 @@ class ControlStore:
         raw = await self._call(self._redis.hgetall(CONTROL_KEY))
         return self._parse({_text(name): _text(value) for name, value in raw.items()})
 
-    async def create_tenant(self, name: str) -> Committed[Tenant]:
-        """Raises InvalidRequestError for a bad name, AlreadyExistsError for a taken one."""
-        tenant = new_tenant(name, self._clock.unix_s())
+    async def create_tenant(self, name: str, terms: QuotaChange = NO_CHANGE) -> Committed[Tenant]:
+        """A tenant with the usual quota, changed by `terms`.
+
+        Raises InvalidRequestError for a bad name or quota, AlreadyExistsError for a taken name, PreconditionError for a
+        guarantee beyond what is free.
+        """
+        tenant = with_terms(new_tenant(name, self._clock.unix_s()), terms)
         change = await self._change(lambda table: add_tenant(table, tenant))
         return Committed(tenant, change.after)
 
@@ -150,6 +158,15 @@ class ControlStore:
         after = (await self._change(lambda table: rotate_epoch(table, tenant_name, epoch, now_s))).after
         return Committed(after.table.tenant_by_name(tenant_name), after)
 
+    async def set_quota(self, tenant_name: str, change: QuotaChange) -> Committed[Tenant]:
+        """Changes quota and limits of a tenant, against all others at the moment of the write.
+
+        Raises NotFoundError, InvalidRequestError, PreconditionError for a guarantee beyond what is free.
+        """
+        now_s = self._clock.unix_s()
+        after = (await self._change(lambda table: set_quota(table, tenant_name, change, now_s))).after
+        return Committed(after.table.tenant_by_name(tenant_name), after)
+
     async def restore(self, known: ControlState) -> Change:
         """What was stored, and what is after everything in `known` that it lacked was put back.
 
@@ -165,8 +182,9 @@ class ControlStore:
     async def import_document(self, document: bytes) -> Committed[Imported]:
         """Joins a document into the store: what was deleted, revoked or rotated here since stays so.
 
-        Refuses with PreconditionError (another master key), VersionError, InvalidRequestError (wrong MAC, damage) or
-        AlreadyExistsError (a name that another tenant has), and changes nothing then.
+        Refuses with PreconditionError (another master key, guarantees that do not fit), VersionError,
+        InvalidRequestError (wrong MAC, damage) or AlreadyExistsError (a name that another tenant has), and changes nothing
+        then.
         """
         try:
             given = read_document(DocumentKind.EXPORT, document, self._master, "the document").table
@@ -177,6 +195,7 @@ class ControlStore:
         def edit(table: ControlTable) -> ControlTable:
             _refuse_taken_names(table, given)
             joined = join(table, given)
+            _refuse_promises(table, joined)
             counts[:] = [_difference(table, joined)]
             return joined
 
@@ -211,9 +230,10 @@ class ControlStore:
         assert after.head is not None
         after.table.check_invariants()
         old, new = entries(before.table), entries(after.table)
-        same_key = before.head is not None and before.head.master_key_id == after.head.master_key_id
+        old_form = (before.head.master_key_id, before.head.schema) if before.head else None
+        same_form = old_form == (after.head.master_key_id, after.head.schema)
         removed = [name for name in old if name not in new]
-        written = {n: e for n, e in new.items() if not same_key or n not in old or old[n] != e}
+        written = {n: e for n, e in new.items() if not same_form or n not in old or old[n] != e}
         arguments = [before.head.to_text() if before.head else "", str(len(removed)), *removed]
         for name, entry in written.items():
             arguments += [name, to_json(seal(entry, master))]
@@ -225,16 +245,16 @@ class ControlStore:
             return EMPTY_STATE
         head = parse_head(texts.pop(_HEAD, "{}"), _WHAT)
         require_master(head.master_key_id, self._master, _WHAT)
-        parsed = {name: (text, self._entry(name, text)) for name, text in texts.items()}
+        parsed = {name: (text, self._entry(name, text, head.schema)) for name, text in texts.items()}
         table = table_from({name: entry for name, (_, entry) in parsed.items()}, _WHAT)
         self._parsed = parsed
         return ControlState(head, table)
 
-    def _entry(self, name: str, text: str) -> Entry:
+    def _entry(self, name: str, text: str, schema: int) -> Entry:
         known = self._parsed.get(name)
         if known is not None and known[0] == text:
             return known[1]
-        return unseal(name, parse_object(text, f"{_WHAT}, record {name[:64]!r}"), self._master)
+        return unseal(name, parse_object(text, f"{_WHAT}, record {name[:64]!r}"), self._master, schema)
 
     async def _call(self, call: Awaitable[T]) -> T:
         try:
@@ -261,6 +281,13 @@ def _refuse_taken_names(table: ControlTable, given: ControlTable) -> None:
             f"other tenants here have names that the document gives: {', '.join(taken)}; delete them here, or import "
             "into an empty store"
         )
+
+
+def _refuse_promises(before: ControlTable, after: ControlTable) -> None:
+    """Refuses guarantees that do not fit, unless they did not fit before and do not grow."""
+    old, new = ([tenant.quota for tenant in table.tenants.values()] for table in (before, after))
+    if any(guaranteed(new, tier) > guaranteed(old, tier) for tier in TierKind):
+        check_sum(new)
 
 
 def _difference(before: ControlTable, after: ControlTable) -> Imported:

@@ -13,8 +13,12 @@ from services.tenants.fields import Fields, JsonObject, parse_object, to_json
 from services.tenants.master_key import MasterKey
 from services.tenants.table import ControlTable
 
-CONTROL_SCHEMA = 1
+CONTROL_SCHEMA = 2
 """Version of the records in Redis, in snapshots and in exported documents."""
+
+READABLE_SCHEMAS = (1, CONTROL_SCHEMA)
+"""Schemas that are read. In the first one tenants had no quotas: they get the usual ones, and the next write makes the
+store one of this schema."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +32,13 @@ class Head:
     write_id: str
     """Random per write: two states of one generation are not taken for each other."""
     master_key_id: str
+    schema: int = CONTROL_SCHEMA
+    """Of the records below it."""
 
     def to_fields(self) -> JsonObject:
         """As it stands in documents."""
         return {
-            "schema": CONTROL_SCHEMA,
+            "schema": self.schema,
             "store_id": self.store_id,
             "generation": self.generation,
             "write_id": self.write_id,
@@ -77,18 +83,19 @@ def parse_head(text: str | bytes, what: str) -> Head:
 
 def head_of(fields: Fields) -> Head:
     """As `parse_head`, of an object already parsed."""
-    require_schema(fields)
+    schema = readable_schema(fields)
     generation = fields.integer("generation")
     if generation < 1:
         raise CorruptDataError(f"{fields.what} has generation {generation}; generations begin at 1")
-    return Head(fields.text("store_id"), generation, fields.text("write_id"), fields.text("master_key_id"))
+    return Head(fields.text("store_id"), generation, fields.text("write_id"), fields.text("master_key_id"), schema)
 
 
-def require_schema(fields: Fields) -> None:
-    """Raises VersionError where the object was written by a build of another schema."""
+def readable_schema(fields: Fields) -> int:
+    """Schema of an object. Raises VersionError where this build does not read it."""
     schema = fields.integer("schema")
-    if schema != CONTROL_SCHEMA:
+    if schema not in READABLE_SCHEMAS:
         raise VersionError(fields.what, schema, CONTROL_SCHEMA)
+    return schema
 
 
 def require_master(key_id: str, master: MasterKey, what: str) -> None:

@@ -1,8 +1,10 @@
 """The control data as one immutable value, and every change of it as a pure function.
 
 `join` is what keeps a lost or rolled-back store from undoing anything: it only ever adds. A key once revoked stays
-revoked, a tenant once deleted stays deleted, the epoch with more rotations wins. Joining is commutative, idempotent and
-absorbs what it has already taken in, so that routers which join what they know into one store end up equal.
+revoked, a tenant once deleted stays deleted, the epoch with more rotations wins, and so does the quota with more
+changes. Joining is commutative, idempotent and absorbs what it has already taken in, so that routers which join what
+they know into one store end up equal. Guarantees of two stores that exceed a tier together are all kept; which of them
+are in force says `services/tenants/guarantees.py`.
 """
 
 from __future__ import annotations
@@ -13,7 +15,9 @@ from types import MappingProxyType
 
 from cache_store.domain import SECRET_BYTES, Epoch, TenantId
 from cache_store.errors import AlreadyExistsError, NotFoundError, PreconditionError
+from cache_store.quota import DEFAULT_QUOTA, check_raise
 from services.tenants.model import MAX_LIVE_KEYS, ApiKey, KeyId, Tenant
+from services.tenants.quota_change import QuotaChange, changed_limits, changed_quota, quota_order
 
 
 @dataclass(frozen=True)
@@ -73,9 +77,11 @@ def table_of(tenants: Iterable[Tenant], keys: Iterable[ApiKey], deleted: Iterabl
 
 
 def add_tenant(table: ControlTable, tenant: Tenant) -> ControlTable:
-    """Raises AlreadyExistsError where a living tenant has the name."""
+    """Raises AlreadyExistsError where a living tenant has the name, PreconditionError for a guarantee beyond what is
+    free."""
     if any(other.name == tenant.name for other in table.tenants.values()):
         raise AlreadyExistsError(f"a tenant named {tenant.name!r} exists already; choose another name")
+    check_raise(DEFAULT_QUOTA, tenant.quota, (other.quota for other in table.tenants.values()))
     return _put_tenant(table, tenant)
 
 
@@ -91,6 +97,20 @@ def rotate_epoch(table: ControlTable, name: str, epoch: Epoch, now_unix_s: float
     """With another epoch of the tenant. Raises NotFoundError."""
     old = table.tenant_by_name(name)
     return _put_tenant(table, replace(old, epoch=epoch, epoch_number=old.epoch_number + 1, epoch_unix_s=now_unix_s))
+
+
+def set_quota(table: ControlTable, name: str, change: QuotaChange, now_unix_s: float) -> ControlTable:
+    """With another quota and other limits of the tenant; the same table where the change changes nothing.
+
+    Raises NotFoundError, InvalidRequestError, PreconditionError for a guarantee beyond what is free.
+    """
+    old = table.tenant_by_name(name)
+    quota, limits = changed_quota(old.quota, change), changed_limits(old.limits, change)
+    if (quota, limits) == (old.quota, old.limits):
+        return table
+    check_raise(old.quota, quota, (other.quota for other in table.tenants.values() if other.id != old.id))
+    number = old.quota_number + 1
+    return _put_tenant(table, replace(old, quota=quota, limits=limits, quota_number=number, quota_unix_s=now_unix_s))
 
 
 def add_key(table: ControlTable, key: ApiKey) -> ControlTable:
@@ -135,8 +155,16 @@ def _join_tenant(a: Tenant | None, b: Tenant | None) -> Tenant:
         assert one is not None
         return one
     newer = max(a, b, key=lambda tenant: (tenant.epoch_number, tenant.epoch_unix_s, tenant.epoch, tenant.secret))
-    # A name changes in one way only: a suffix is added where two tenants came to have the same.
-    return replace(newer, name=max(a.name, b.name, key=lambda name: (len(name), name)))
+    terms = max(a, b, key=lambda tenant: (tenant.quota_number, tenant.quota_unix_s, quota_order(tenant)))
+    return replace(
+        newer,
+        # A name changes in one way only: a suffix is added where two tenants came to have the same.
+        name=max(a.name, b.name, key=lambda name: (len(name), name)),
+        quota=terms.quota,
+        limits=terms.limits,
+        quota_number=terms.quota_number,
+        quota_unix_s=terms.quota_unix_s,
+    )
 
 
 def _join_key(a: ApiKey | None, b: ApiKey | None) -> ApiKey:

@@ -205,8 +205,9 @@ async def test_a_document_of_another_master_key_changes_nothing(store: ControlSt
     [
         (b'"name":"acme"', b'"name":"acne"', InvalidRequestError),
         (b'"revoked":true', b'"revoked":false', InvalidRequestError),
-        (b'"schema":1,"store_id"', b'"schema":2,"store_id"', InvalidRequestError),
-        (b'"schema":1}', b'"schema":2}', VersionError),
+        (b'"schema":2,"store_id"', b'"schema":3,"store_id"', InvalidRequestError),
+        (b'"schema":2}', b'"schema":3}', VersionError),
+        (b'"schema":2}', b'"schema":1}', InvalidRequestError),
         (b"{", b"[", InvalidRequestError),
     ],
 )
@@ -242,7 +243,7 @@ async def test_a_store_of_another_schema_is_refused_by_name(store: ControlStore,
     assert later != head
     await redis.hset(CONTROL_KEY, "head", later)
     before = await raw_control(redis)
-    with pytest.raises(VersionError, match="version 7, this build speaks version 1"):
+    with pytest.raises(VersionError, match=f"version 7, this build speaks version {CONTROL_SCHEMA}"):
         await store.create_tenant("globex")
     assert await raw_control(redis) == before
 

@@ -11,11 +11,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache_store.domain import Epoch, TenantId
-from cache_store.errors import AlreadyExistsError, CorruptDataError, InvalidRequestError, NotFoundError
+from cache_store.errors import (
+    AlreadyExistsError,
+    CorruptDataError,
+    InvalidRequestError,
+    NotFoundError,
+    PreconditionError,
+)
+from cache_store.quota import check_sum
+from cache_store.tiers import TierKind
 from services.tenants.api_key import matches, new_api_key, parse
 from services.tenants.document import DocumentKind, read_document, write_document
+from services.tenants.guarantees import quotas_in_force, shortfalls
 from services.tenants.master_key import MasterKey
 from services.tenants.model import ApiKey, KeyId, Tenant, checked_name
+from services.tenants.quota_change import QuotaChange, ShareChange
 from services.tenants.state import ControlState, Head
 from services.tenants.table import (
     ControlTable,
@@ -25,6 +35,7 @@ from services.tenants.table import (
     join,
     revoke_key,
     rotate_epoch,
+    set_quota,
     table_of,
 )
 from tests.support.control import MASTER
@@ -44,7 +55,8 @@ class Op:
 
 
 ops = st.lists(
-    st.builds(Op, st.sampled_from(["add", "delete", "rotate", "key", "revoke"]), st.integers(0, 5)), max_size=14
+    st.builds(Op, st.sampled_from(["add", "delete", "rotate", "key", "revoke", "quota", "limit"]), st.integers(0, 5)),
+    max_size=14,
 )
 
 
@@ -64,6 +76,11 @@ def _apply(table: ControlTable, op: Op, mark: str, now: int) -> ControlTable:
                 return delete_tenant(table, name)
             case "rotate":
                 return rotate_epoch(table, name, Epoch(f"e-{mark}"), now)
+            case "quota":
+                share = ShareChange(minimum=op.pick / 5)
+                return set_quota(table, name, QuotaChange(shares={TierKind.DEVICE: share}), now)
+            case "limit":
+                return set_quota(table, name, QuotaChange(requests_in_flight=op.pick), now)
             case "key":
                 tenant = table.tenant_by_name(name).id
                 key = ApiKey(KeyId(f"k-{mark}"), tenant, mark.encode(), now, revoked=False)
@@ -71,7 +88,7 @@ def _apply(table: ControlTable, op: Op, mark: str, now: int) -> ControlTable:
             case _:
                 keys = sorted(table.keys)
                 return revoke_key(table, keys[op.pick % len(keys)]) if keys else table
-    except (AlreadyExistsError, NotFoundError):
+    except (AlreadyExistsError, NotFoundError, PreconditionError):
         return table
 
 
@@ -130,6 +147,36 @@ def test_three_routers_that_join_in_any_order_and_then_again_end_up_equal(
         store = join(store, tables[index])
     views = [join(store, table) for table in tables]
     assert views == [store] * 3
+
+
+@given(histories())
+def test_of_quotas_and_limits_the_one_with_more_changes_is_in_a_join_whatever_the_epoch_is(
+    tables: tuple[ControlTable, ControlTable, ControlTable],
+) -> None:
+    _, left, right = tables
+    joined = join(left, right).tenants
+    for tenant_id in left.tenants.keys() & right.tenants.keys() & joined.keys():
+        a, b, after = left.tenants[tenant_id], right.tenants[tenant_id], joined[tenant_id]
+        assert after.quota_number == max(a.quota_number, b.quota_number)
+        newer = [one for one in (a, b) if one.quota_number == after.quota_number]
+        assert (after.quota, after.limits) in [(one.quota, one.limits) for one in newer]
+
+
+@given(histories())
+def test_the_guarantees_in_force_fit_and_are_those_that_were_set_where_these_fit(
+    tables: tuple[ControlTable, ControlTable, ControlTable],
+) -> None:
+    _, left, right = tables
+    for table in (left, right):
+        check_sum(tenant.quota for tenant in table.tenants.values())
+    joined = join(left, right)
+    in_force = quotas_in_force(ControlState(None, joined))
+    check_sum(in_force.quotas.values())
+    fallen = {each.tenant_name for each in shortfalls(joined)}
+    for tenant in joined.tenants.values():
+        now = in_force.of(tenant.id)
+        assert (now == tenant.quota) == (tenant.name not in fallen)
+        assert now.share(TierKind.DEVICE).maximum == tenant.quota.share(TierKind.DEVICE).maximum
 
 
 @given(histories())

@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from cache_store.errors import CorruptDataError, PreconditionError, VersionError
+from services.tenants.document import DocumentKind
 from services.tenants.model import new_tenant
 from services.tenants.snapshot import SnapshotFile
 from services.tenants.state import EMPTY_STATE, ControlState, Head
 from services.tenants.table import add_tenant
 from tests.support.control import MASTER, OTHER_MASTER
+from tests.support.first_control_schema import first_schema_document
 
 FIRST = ControlState(Head("s", 1, "w", MASTER.key_id), add_tenant(EMPTY_STATE.table, new_tenant("acme", 1.0)))
 SECOND = ControlState(Head("s", 2, "w", MASTER.key_id), add_tenant(FIRST.table, new_tenant("globex", 1.0)))
@@ -79,9 +81,15 @@ def test_a_file_of_another_master_key_is_refused_with_what_to_do(path: Path) -> 
 
 def test_a_file_of_another_schema_is_refused_by_name(path: Path) -> None:
     SnapshotFile(path, MASTER).save(FIRST)
-    path.write_bytes(path.read_bytes().replace(b'"schema":1}', b'"schema":2}'))
-    with pytest.raises(VersionError, match=f"{path} has version 2"):
+    path.write_bytes(path.read_bytes().replace(b'"schema":2}', b'"schema":3}'))
+    with pytest.raises(VersionError, match=f"{path} has version 3"):
         SnapshotFile(path, MASTER).load()
+
+
+def test_a_snapshot_from_before_there_were_quotas_is_read_with_the_usual_ones(path: Path) -> None:
+    path.parent.mkdir()
+    path.write_bytes(first_schema_document(DocumentKind.SNAPSHOT, FIRST))
+    assert SnapshotFile(path, MASTER).load().table == FIRST.table
 
 
 def test_a_snapshot_moves_under_another_master_key(path: Path) -> None:

@@ -1,0 +1,57 @@
+"""Quota and limits of a tenant as part of its record."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from types import MappingProxyType
+
+from cache_store.errors import CorruptDataError, InvalidRequestError
+from cache_store.quota import TenantQuota, TierShare
+from cache_store.tiers import TierKind
+from services.tenants.fields import Fields, JsonObject
+from services.tenants.model import Tenant, TenantLimits
+
+
+def terms_fields(tenant: Tenant) -> JsonObject:
+    """The part of a record that tells quota and limits."""
+    quota, limits = tenant.quota, tenant.limits
+    return {
+        "number": tenant.quota_number,
+        "unix_s": tenant.quota_unix_s,
+        "tiers": {tier.value: {"min": each.minimum, "max": each.maximum} for tier, each in quota.shares.items()},
+        "weight": quota.weight,
+        "max_pinned": quota.max_pinned,
+        "requests_in_flight": limits.requests_in_flight,
+        "tokens_per_s": limits.tokens_per_s,
+    }
+
+
+def with_terms_of(fields: Fields, tenant: Tenant) -> Tenant:
+    """`tenant` with the quota and limits of that part. Raises CorruptDataError."""
+    try:
+        return replace(
+            tenant,
+            quota=_quota(fields),
+            limits=TenantLimits(fields.integer_or_none("requests_in_flight"), fields.integer_or_none("tokens_per_s")),
+            quota_number=fields.integer("number"),
+            quota_unix_s=fields.number("unix_s"),
+        )
+    except InvalidRequestError as error:
+        raise CorruptDataError(f"{fields.what}: {error}") from error
+
+
+def _quota(fields: Fields) -> TenantQuota:
+    tiers = fields.fields("tiers")
+    shares = {_tier(name, fields.what): _share(tiers.fields(name)) for name in tiers.values}
+    return TenantQuota(MappingProxyType(shares), fields.number("weight"), fields.number("max_pinned"))
+
+
+def _share(fields: Fields) -> TierShare:
+    return TierShare(fields.number("min"), fields.number("max"))
+
+
+def _tier(name: str, what: str) -> TierKind:
+    try:
+        return TierKind(name)
+    except ValueError as error:
+        raise CorruptDataError(f"{what}: there is no tier {name[:32]!r} in this build") from error
