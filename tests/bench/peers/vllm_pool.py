@@ -11,7 +11,7 @@ import time
 
 import torch
 from vllm.sampling_params import SamplingParams
-from vllm.utils.hashing import xxhash
+from vllm.utils.hashing import sha256
 from vllm.v1.core.kv_cache_manager import KVCacheManager
 from vllm.v1.core.kv_cache_utils import get_request_block_hasher, init_none_hash
 from vllm.v1.kv_cache_interface import FullAttentionSpec, KVCacheConfig, KVCacheGroupSpec
@@ -25,7 +25,7 @@ class Manager:
         spec = FullAttentionSpec(block_size=BLOCK, num_kv_heads=3, head_size=64, dtype=torch.float32)
         config = KVCacheConfig(num_blocks + 1, [], [KVCacheGroupSpec(["layer"], spec)])
         self._manager = KVCacheManager(config, 1 << 20, BLOCK, BLOCK, enable_kv_cache_events=events)
-        self._hasher = get_request_block_hasher(BLOCK, xxhash)
+        self._hasher = get_request_block_hasher(BLOCK, sha256)
         self._next = 0
 
     def request(self, first_token: int, num_tokens: int) -> Request:
@@ -55,11 +55,13 @@ class Manager:
 
 def main() -> None:
     num_blocks, num_tokens = int(sys.argv[1]), int(sys.argv[2])
-    init_none_hash(xxhash)
+    init_none_hash(sha256)
     managers = {"events on": Manager(num_blocks, True), "events off": Manager(num_blocks, False)}
-    fresh = dict.fromkeys(managers, 0)
-    for name in managers:
-        managers[name].run(managers[name].request(0, num_tokens))
+    num_fill = 2 * num_blocks * BLOCK // num_tokens  # twice as much as fits: every new block evicts one
+    fresh = dict.fromkeys(managers, num_fill)
+    for manager in managers.values():
+        for number in range(num_fill + 1):
+            manager.run(manager.request(number * num_tokens, num_tokens))
     print("ready", flush=True)
     for line in sys.stdin:
         kind, name = line.rstrip("\n").split("|")
