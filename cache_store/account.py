@@ -76,8 +76,8 @@ class Account:
         """Other bounds from now on. Guarantees are rounded down, so that their sum fits; a strict maximum likewise."""
         self.weight = quota.weight
         self.strict = share.is_strict
-        self.minimum = math.floor(share.minimum * num_blocks + 1e-9)
-        self.maximum = self.minimum if self.strict else math.floor(share.maximum * num_blocks + 1e-9)
+        self.minimum = share.guaranteed_blocks(num_blocks)
+        self.maximum = share.most_blocks(num_blocks)
         if self.strict:
             self.lends_guarantee = False
 

@@ -46,6 +46,14 @@ class TierShare:
         """min = max: never lent from, never lent to."""
         return self.minimum == self.maximum
 
+    def guaranteed_blocks(self, num_blocks: int) -> int:
+        """Of a pool of `num_blocks`; rounded down, so that the sum of all guarantees fits."""
+        return math.floor(self.minimum * num_blocks + _ROUNDING)
+
+    def most_blocks(self, num_blocks: int) -> int:
+        """Of a pool of `num_blocks`, before others' strict guarantees are taken off; rounded as the guarantee."""
+        return math.floor(self.maximum * num_blocks + _ROUNDING)
+
 
 DEFAULT_SHARE = TierShare()
 """Of a tenant without a quota: nothing guaranteed, everything that is free."""
@@ -77,6 +85,24 @@ DEFAULT_QUOTA = TenantQuota()
 
 
 @dataclass(frozen=True, slots=True)
+class PoolPart:
+    """What one tenant may have of a pool of any size."""
+
+    share: TierShare = DEFAULT_SHARE
+    others_strict: tuple[TierShare, ...] = ()
+    """Shares that are kept for other tenants, whether they use them or not."""
+
+    def max_blocks(self, num_blocks: int) -> int:
+        """Most blocks that it can ever have of `num_blocks`."""
+        kept = sum(share.guaranteed_blocks(num_blocks) for share in self.others_strict)
+        return min(self.share.most_blocks(num_blocks), num_blocks - kept)
+
+
+WHOLE_POOL = PoolPart()
+"""The part of a tenant without a quota where nobody is strict."""
+
+
+@dataclass(frozen=True, slots=True)
 class QuotaTable:
     """The quotas of all tenants that have one, as of one generation of the control data."""
 
@@ -86,6 +112,11 @@ class QuotaTable:
     def of(self, tenant: TenantId) -> TenantQuota:
         """Its quota, or that of tenants without one."""
         return self.quotas.get(tenant, DEFAULT_QUOTA)
+
+    def part(self, tenant: TenantId, tier: TierKind) -> PoolPart:
+        """What the tenant may have of the pools of a tier."""
+        others = (quota.share(tier) for other, quota in self.quotas.items() if other != tenant)
+        return PoolPart(self.of(tenant).share(tier), tuple(share for share in others if share.is_strict))
 
 
 EMPTY_QUOTAS = QuotaTable(0, MappingProxyType({}))
