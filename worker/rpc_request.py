@@ -23,6 +23,9 @@ MAX_TEMPERATURE = 10.0
 MAX_SAMPLES = 16
 MAX_STOP_TOKEN_IDS = 128
 """The client's 64 and the model's own end-of-sequence ids."""
+MAX_SESSION_ID_BYTES = 128
+MIN_TTL_S = 1
+MAX_TTL_S = 30 * 86_400
 
 _CACHE_MODES = {
     inference_pb2.CachePolicy.MODE_UNSPECIFIED: CacheMode.READ_WRITE,
@@ -62,6 +65,9 @@ def to_engine(
         sampling=_sampling(message.sampling, model),
         num_samples=_num_samples(message.sampling),
         cache_mode=_cache_mode(message),
+        session=_session(message, claims),
+        session_end=message.session_end,
+        ttl_s=_ttl_s(message),
     )
 
 
@@ -127,3 +133,20 @@ def _cache_mode(message: worker_pb2.ExecuteRequest) -> CacheMode:
     if mode is None:
         raise InvalidRequestError("cache_mode", f"cache mode {message.cache_mode} is unknown; this build knows 0 to 3")
     return mode
+
+
+def _session(message: worker_pb2.ExecuteRequest, claims: RequestClaims) -> bytes:
+    """Names the session over all domains: the same id in another partition is another session."""
+    session = message.session_id.encode()
+    if len(session) > MAX_SESSION_ID_BYTES:
+        raise InvalidRequestError("session_id", f"session_id has {len(session)} bytes; at most {MAX_SESSION_ID_BYTES}")
+    return claims.domain.tag + session if session else b""
+
+
+def _ttl_s(message: worker_pb2.ExecuteRequest) -> float:
+    if not message.HasField("ttl"):
+        return math.inf
+    seconds = message.ttl.seconds + message.ttl.nanos / 1e9
+    if not MIN_TTL_S <= seconds <= MAX_TTL_S:
+        raise InvalidRequestError("ttl", f"ttl is {seconds:g} s; it is {MIN_TTL_S} to {MAX_TTL_S} s")
+    return seconds

@@ -7,9 +7,11 @@ import sys
 import time
 
 from services.cli.connection import add_tenant_flags, tenant_client
+from services.cli.durations import seconds
 from services.cli.exit_codes import ExitCode
 from services.cli.output import print_json
 from services.client import (
+    CacheHints,
     CacheMode,
     Chat,
     Delta,
@@ -43,8 +45,16 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument("--partition", default="", help="space of its own inside the tenant's cache")
     parser.add_argument("--cache", type=CacheMode, choices=list(CacheMode), default=CacheMode.READ_WRITE)
     parser.add_argument("--request-id", default="", help="a repeated id gets the first answer again")
+    _add_hint_flags(parser.add_argument_group("hints to the cache"))
     _add_sampling_flags(parser.add_argument_group("sampling"))
     parser.set_defaults(run=run)
+
+
+def _add_hint_flags(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--session", default="", metavar="ID", help="conversation or agent run that it belongs to")
+    group.add_argument("--session-end", action="store_true", help="the session ends with this request")
+    group.add_argument("--no-store", action="store_true", help="store nothing of it")
+    group.add_argument("--ttl", type=seconds, metavar="TIME", help="drop its blocks after that time without use: 10m")
 
 
 def _add_sampling_flags(group: argparse._ArgumentGroup) -> None:
@@ -92,6 +102,7 @@ def _request(args: argparse.Namespace) -> GenerationRequest:
         cache_mode=args.cache,
         partition=args.partition,
         request_id=args.request_id,
+        hints=CacheHints(args.session, args.session_end, args.no_store, args.ttl),
     )
 
 

@@ -17,7 +17,16 @@ from services.client.errors import (
     FieldViolation,
     QuotaViolation,
 )
-from services.client.requests import CacheMode, Chat, ChatMessage, GenerationRequest, Prompt, Sampling, Tokens
+from services.client.requests import (
+    CacheHints,
+    CacheMode,
+    Chat,
+    ChatMessage,
+    GenerationRequest,
+    Prompt,
+    Sampling,
+    Tokens,
+)
 from services.client.results import (
     Completion,
     Delta,
@@ -48,6 +57,7 @@ __all__ = [
     "ApiUnauthenticatedError",
     "ApiUnavailableError",
     "AsyncStemcacheClient",
+    "CacheHints",
     "CacheMode",
     "Chat",
     "ChatMessage",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 
+from google.protobuf.duration_pb2 import Duration
 from stemcache.v1 import inference_pb2 as pb
 
 from cache_store.tokens import pack, unpack
@@ -44,8 +45,27 @@ def generate_message(request: GenerationRequest) -> pb.GenerateRequest:
         model=request.model,
         prompt=prompt_message(request.prompt),
         sampling_params=_sampling_message(request.sampling),
-        cache_policy=pb.CachePolicy(mode=_CACHE_MODES[request.cache_mode], partition=request.partition),
+        cache_policy=_policy_message(request),
     )
+
+
+def _policy_message(request: GenerationRequest) -> pb.CachePolicy:
+    hints = request.hints
+    return pb.CachePolicy(
+        mode=_CACHE_MODES[request.cache_mode],
+        partition=request.partition,
+        session_id=hints.session_id,
+        session_end=hints.session_end,
+        no_store=hints.no_store,
+        ttl=None if hints.ttl_s is None else duration_message(hints.ttl_s),
+    )
+
+
+def duration_message(seconds: float) -> Duration:
+    """The message of a duration. Raises ValueError for one that no message holds."""
+    message = Duration()
+    message.FromNanoseconds(round(seconds * 1e9))
+    return message
 
 
 def prompt_message(prompt: Prompt) -> pb.Prompt:

@@ -67,6 +67,20 @@ class Sampling:
 
 
 @dataclass(frozen=True, slots=True)
+class CacheHints:
+    """What helps the cache to keep what will be used again; changes no answer."""
+
+    session_id: str = ""
+    """Names the conversation or agent run that the request belongs to."""
+    session_end: bool = False
+    """The session ends with this request."""
+    no_store: bool = False
+    """Nothing of the request is stored."""
+    ttl_s: float | None = None
+    """Seconds without use after which its blocks are dropped, 1 s to 30 days; None: no bound."""
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One generation."""
 
@@ -79,3 +93,4 @@ class GenerationRequest:
     """Space of its own inside the tenant; empty is the common one."""
     request_id: str = ""
     """Empty: the client makes one, so that its own retries attach to the same request."""
+    hints: CacheHints = CacheHints()

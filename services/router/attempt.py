@@ -21,6 +21,7 @@ from services.router.answer import Answer
 from services.router.assignments import Assignment
 from services.router.detokenizer import PROMPT_TAIL_TOKENS, Decode
 from services.router.generation import CacheMode, EndTokens, Finished, GenerationEvent, GenerationSpec, Started, Timings
+from services.router.messages import duration
 from services.router.planning import Plan
 from services.router.records import FirstToken, RequestRecord
 from services.router.worker_client import WorkerEvent, WorkerFinished, WorkerPool, WorkerStarted, WorkerTokens
@@ -156,12 +157,16 @@ class Attempt:
 
     def _message(self) -> worker_pb2.ExecuteRequest:
         plan = self._job.plan
+        hints = self._job.spec.hints
         return worker_pb2.ExecuteRequest(
             protocol_version=PROTOCOL_VERSION,
             request_token=sign(self._cluster_key, self._claims()),
             prompt=plan.prompt,
             sampling=self._sampling(),
             cache_mode=_CACHE_MODES[plan.cache_mode],
+            session_id=hints.session_id,
+            session_end=hints.session_end,
+            ttl=None if hints.ttl_s is None else duration(hints.ttl_s),
         )
 
     def _claims(self) -> RequestClaims:

@@ -96,6 +96,18 @@ class EndTokens(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class CacheHints:
+    """What helps a worker to keep what will be used again; changes no answer."""
+
+    session_id: str = ""
+    """Names the session inside its partition; empty: unknown."""
+    session_end: bool = False
+    """Nothing of the session follows."""
+    ttl_s: float | None = None
+    """Seconds without use after which the request's blocks are dropped; None: no bound."""
+
+
+@dataclass(frozen=True, slots=True)
 class GenerationSpec:
     """A valid request. `request_id` is None where the client chose none."""
 
@@ -105,7 +117,9 @@ class GenerationSpec:
     prompt: Prompt
     sampling: Sampling
     cache_mode: CacheMode
+    """`no_store` is part of it: nothing is stored in READ_ONLY."""
     partition: str
+    hints: CacheHints = CacheHints()
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import math
 
+from google.protobuf.duration_pb2 import Duration
 from stemcache.v1 import inference_pb2 as pb
 
 from cache_store.errors import InvalidRequestError
 from cache_store.tokens import TOKEN_BYTES, PackedTokens, unpack
 from services.router.generation import (
+    CacheHints,
     CacheMode,
     ChatPrompt,
     ChatTurn,
@@ -26,6 +28,9 @@ from services.router.generation import (
 
 MAX_REQUEST_ID_BYTES = 128
 MAX_PARTITION_BYTES = 256
+MAX_SESSION_ID_BYTES = 128
+MIN_TTL_S = 1
+MAX_TTL_S = 30 * 86_400
 MAX_CHAT_MESSAGES = 4_096
 MAX_ROLE_CHARS = 64
 MAX_STOP_STRINGS = 16
@@ -49,8 +54,9 @@ def generation_spec(request: pb.GenerateRequest) -> GenerationSpec:
         model=request.model,
         prompt=prompt_of(request.prompt),
         sampling=_sampling(request.sampling_params),
-        cache_mode=_cache_mode(request.cache_policy.mode),
-        partition=_partition(request.cache_policy.partition),
+        cache_mode=_cache_mode(request.cache_policy),
+        partition=partition_of("cache_policy.partition", request.cache_policy.partition),
+        hints=_hints(request.cache_policy),
     )
 
 
@@ -95,6 +101,24 @@ def check_vocabulary(field: str, tokens: PackedTokens, vocab_size: int) -> None:
         )
 
 
+def partition_of(field: str, partition: str) -> str:
+    """The name of a space inside the tenant."""
+    size = len(partition.encode())
+    if size > MAX_PARTITION_BYTES:
+        raise InvalidRequestError(field, f"the partition has {size} bytes; at most {MAX_PARTITION_BYTES}")
+    return partition
+
+
+def ttl_of(field: str, ttl: Duration) -> float:
+    """A time to live in seconds."""
+    seconds = ttl.seconds + ttl.nanos / 1e9
+    if not MIN_TTL_S <= seconds <= MAX_TTL_S:
+        raise InvalidRequestError(
+            field, f"ttl is {seconds:g} s; it is {MIN_TTL_S} s to {MAX_TTL_S} s ({MAX_TTL_S // 86_400} days)"
+        )
+    return seconds
+
+
 def _request_id(request_id: str) -> str:
     size = len(request_id.encode())
     if size > MAX_REQUEST_ID_BYTES:
@@ -102,20 +126,24 @@ def _request_id(request_id: str) -> str:
     return request_id
 
 
-def _partition(partition: str) -> str:
-    size = len(partition.encode())
-    if size > MAX_PARTITION_BYTES:
-        raise InvalidRequestError(
-            "cache_policy.partition", f"the partition has {size} bytes; at most {MAX_PARTITION_BYTES}"
-        )
-    return partition
-
-
-def _cache_mode(mode: int) -> CacheMode:
+def _cache_mode(policy: pb.CachePolicy) -> CacheMode:
     known = {int(number): value for number, value in _CACHE_MODES.items()}
-    if mode not in known:
-        raise InvalidRequestError("cache_policy.mode", f"cache mode {mode} is unknown; 0 to {max(known)} are known")
-    return known[mode]
+    if policy.mode not in known:
+        raise InvalidRequestError(
+            "cache_policy.mode", f"cache mode {policy.mode} is unknown; 0 to {max(known)} are known"
+        )
+    mode = known[policy.mode]
+    return CacheMode.READ_ONLY if policy.no_store and mode is CacheMode.READ_WRITE else mode
+
+
+def _hints(policy: pb.CachePolicy) -> CacheHints:
+    size = len(policy.session_id.encode())
+    if size > MAX_SESSION_ID_BYTES:
+        raise InvalidRequestError(
+            "cache_policy.session_id", f"session_id has {size} bytes; at most {MAX_SESSION_ID_BYTES}"
+        )
+    ttl_s = ttl_of("cache_policy.ttl", policy.ttl) if policy.HasField("ttl") else None
+    return CacheHints(policy.session_id, policy.session_end, ttl_s)
 
 
 def _chat(chat: pb.ChatPrompt) -> ChatPrompt:
