@@ -6,11 +6,11 @@ State only; the pool decides who pays for a block (`cache_store/lending.py`) and
 from __future__ import annotations
 
 import math
-from heapq import heappop, heappush
 
 from cache_store.domain import TenantId
 from cache_store.eviction_queue import EvictionQueue
-from cache_store.policy import EvictionPolicy, Use
+from cache_store.expiry import Expiries
+from cache_store.policy import EvictionPolicy
 from cache_store.prefix_tree import Block
 from cache_store.quota import TenantQuota, TierShare
 
@@ -19,8 +19,7 @@ class Account:
     """Owned by the pool."""
 
     __slots__ = (
-        "_expiries",
-        "_sequence",
+        "expiries",
         "lends_guarantee",
         "maximum",
         "minimum",
@@ -49,8 +48,7 @@ class Account:
         self.strict = False
         self.lends_guarantee = False
         """Whether its guaranteed blocks are lent too, because they bring it nothing."""
-        self._expiries: list[tuple[float, int, Block, Use]] = []
-        self._sequence = 0
+        self.expiries = Expiries()
 
     @property
     def num_used(self) -> int:
@@ -86,14 +84,4 @@ class Account:
         self.queue.push(block)
         use = block.use
         if use is not None and use.expires_s != math.inf:
-            self._sequence += 1
-            heappush(self._expiries, (use.expires_s, self._sequence, block, use))
-
-    def expired(self, now_s: float) -> list[Block]:
-        """Leaves whose time is over; they are not offered again by themselves."""
-        blocks = []
-        while self._expiries and self._expiries[0][0] <= now_s:
-            _, _, block, use = heappop(self._expiries)
-            if block.use is use and block.ref_count == 0 and not block.children and block.parent is not None:
-                blocks.append(block)
-        return blocks
+            self.expiries.push(block, use)

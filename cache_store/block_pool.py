@@ -243,6 +243,11 @@ class BlockPool:
         if self._has_strict:
             self._refill_reserve()
 
+    def expire(self) -> None:
+        """Drops what nobody used for its time to live. To be called now and then; a match does it for its tenant."""
+        for account in self._accounts.values():
+            self._expire(account)
+
     def drain_events(self) -> tuple[BlockEvent, ...]:
         """What changed since the last call, in order, one event per run of equal domain and change."""
         return self._events.drain()
@@ -317,7 +322,8 @@ class BlockPool:
             num_missing -= num_blocks
 
     def _expire(self, account: Account) -> None:
-        for block in account.expired(self._clock.monotonic_s()):
+        now_s = self._clock.monotonic_s()
+        while (block := account.expiries.pop(now_s)) is not None:
             self._evict_tail(account, block, account.num_cached)
 
     def _evict(self, account: Account, num_blocks: int) -> None:

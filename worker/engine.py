@@ -103,6 +103,10 @@ class Engine:
             return (*outputs, *self._fail_all(schedule, result))
         return (*outputs, *self._commit(schedule, result))
 
+    def tick(self) -> None:
+        """Does what is due by time alone: ends times to live. To be called now and then, between steps."""
+        self._pool.expire()
+
     def load(self) -> WorkerLoad:
         """What there is to do."""
         num_waiting = self._num_not_started()

@@ -30,6 +30,9 @@ from worker.requests import EngineOutput, EngineRequest, Failed, RequestKey
 IDLE_CHECK_AFTER_S = 0.5
 """Idle for that long, the engine's invariants are checked once: never in the way of a request."""
 
+TICK_S = 0.5
+"""How often an engine is told that time passes, busy or not."""
+
 RESTART_AFTER_S = 5.0
 """What a caller is told to wait for a worker that starts again."""
 
@@ -54,6 +57,10 @@ class ThreadedEngine(Protocol):
 
     def step(self) -> Sequence[EngineOutput]:
         """Schedules, runs and commits one step."""
+        ...
+
+    def tick(self) -> None:
+        """Does what is due by time alone."""
         ...
 
     def load(self) -> WorkerLoad:
@@ -126,6 +133,8 @@ class EngineThread(Generic[EngineT_co]):
         self._outboxes: dict[RequestKey, Outbox] = {}
         self._calls: set[asyncio.Future[Any]] = set()
         self._load = engine.load()
+        self._is_checked = False
+        self._next_tick_s = clock.monotonic_s() + TICK_S
         self._last_report_s = clock.monotonic_s()
         self._loop: asyncio.AbstractEventLoop | None = None
         self._ended: asyncio.Event = asyncio.Event()
@@ -263,30 +272,46 @@ class EngineThread(Generic[EngineT_co]):
     def _serve(self) -> None:
         while True:
             report = _Report()
-            for command in self._take():
+            commands = self._take()
+            for command in commands:
                 if isinstance(command, _Stop):
+                    report.events = tuple(self._engine.drain_events())
                     self._send(report)
                     return
                 self._obey(command, report)
+            is_idle = not commands and not self._engine.has_work
             if self._engine.has_work:
                 report.outputs.extend(self._engine.step())
-            self._send(report)
+            self._tick()
+            report.events = tuple(self._engine.drain_events())
+            if not is_idle or report.events:
+                self._send(report)
 
     def _take(self) -> list[_Command]:
-        """All commands that wait; sleeps until there is one where the engine has nothing to do."""
+        """All commands that wait; where the engine has nothing to do, sleeps for a while unless there is one."""
         commands: list[_Command] = []
-        if not self._engine.has_work:
-            commands.append(self._sleep())
+        if not self._engine.has_work and (first := self._sleep()) is not None:
+            commands.append(first)
         while not self._commands.empty():  # this thread is the only consumer
             commands.append(self._commands.get())
         return commands
 
-    def _sleep(self) -> _Command:
+    def _sleep(self) -> _Command | None:
         try:
-            return self._commands.get(timeout=self._idle_check_after_s)
+            command = self._commands.get(timeout=self._idle_check_after_s)
         except queue.Empty:
-            self._engine.check_invariants()
-            return self._commands.get()
+            if not self._is_checked:
+                self._engine.check_invariants()
+                self._is_checked = True
+            return None
+        self._is_checked = False
+        return command
+
+    def _tick(self) -> None:
+        now_s = self._clock.monotonic_s()
+        if now_s >= self._next_tick_s:
+            self._next_tick_s = now_s + TICK_S
+            self._engine.tick()
 
     def _obey(self, command: _Submit | _Cancel | _Call, report: _Report) -> None:
         if isinstance(command, _Submit):
@@ -300,7 +325,6 @@ class EngineThread(Generic[EngineT_co]):
             report.settlements.append(command.run())
 
     def _send(self, report: _Report) -> None:
-        report.events = tuple(self._engine.drain_events())
         report.load = self._engine.load()
         self._post(partial(self._deliver, report))
 

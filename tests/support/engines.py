@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -160,10 +161,11 @@ class Bench:
         domain: Domain = ACME,
         num_samples: int = 1,
         mode: CacheMode = CacheMode.READ_WRITE,
+        ttl_s: float = math.inf,
     ) -> RequestKey:
         """Submits a request and keeps track of it."""
         key = RequestKey(next(self._keys))
-        request = EngineRequest(key, domain, pack(prompt), params or sampling(), num_samples, mode)
+        request = EngineRequest(key, domain, pack(prompt), params or sampling(), num_samples, mode, ttl_s=ttl_s)
         self.engine.submit(request)
         self.requests[key] = request
         self.answers[key] = Answer()
@@ -199,9 +201,10 @@ class Bench:
         domain: Domain = ACME,
         num_samples: int = 1,
         mode: CacheMode = CacheMode.READ_WRITE,
+        ttl_s: float = math.inf,
     ) -> Answer:
         """Submits one request and runs until everything ended."""
-        key = self.submit(prompt, params, domain=domain, num_samples=num_samples, mode=mode)
+        key = self.submit(prompt, params, domain=domain, num_samples=num_samples, mode=mode, ttl_s=ttl_s)
         self.run_until_idle()
         return self.answers[key]
 

@@ -199,8 +199,9 @@ async def until_served(tenant: Tenant, num_workers: int) -> None:
 
 
 def tokens_request(tokens: Sequence[int], **fields: Any) -> pb.GenerateRequest:
-    """A greedy request by token ids; `fields` are those of SamplingParams, and `request_id`, `partition`, `mode`."""
-    policy = pb.CachePolicy(partition=fields.pop("partition", ""), mode=fields.pop("mode", 0))
+    """A greedy request by token ids; `fields` are those of SamplingParams and CachePolicy, and `request_id`."""
+    names = [field.name for field in pb.CachePolicy.DESCRIPTOR.fields if field.name in fields]
+    policy = pb.CachePolicy(**{name: fields.pop(name) for name in names})
     return pb.GenerateRequest(
         request_id=fields.pop("request_id", ""),
         model=fields.pop("model", ""),

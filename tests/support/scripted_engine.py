@@ -24,6 +24,9 @@ class ScriptedEngine:
         self.refuse: set[RequestKey] = set()
         self.events: list[BlockEvent] = []
         self.num_checks = 0
+        self.num_ticks = 0
+        self.due: list[BlockEvent] = []
+        """Events of the next tick."""
         self.threads: set[int] = set()
 
     @property
@@ -42,6 +45,11 @@ class ScriptedEngine:
     def step(self) -> Sequence[EngineOutput]:
         self.threads.add(threading.get_ident())
         return self.script.popleft()()
+
+    def tick(self) -> None:
+        self.num_ticks += 1
+        self.events += self.due
+        self.due = []
 
     def load(self) -> WorkerLoad:
         return LOAD

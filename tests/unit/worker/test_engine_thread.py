@@ -8,14 +8,14 @@ from collections.abc import AsyncIterator, Sequence
 
 import pytest
 
-from cache_store.clock import SystemClock
+from cache_store.clock import Clock, ManualClock, SystemClock
 from cache_store.domain import DomainTag
 from cache_store.errors import InvalidRequestError, UnavailableError, WorkerLostError
 from cache_store.events import BlockChange, BlockEvent
 from cache_store.tokens import pack
 from tests.support.domains import make_domain
 from tests.support.scripted_engine import LOAD, ScriptedEngine
-from worker.engine_thread import EngineThread
+from worker.engine_thread import TICK_S, EngineThread
 from worker.outbox import SampleTokens
 from worker.requests import CacheMode, EngineOutput, EngineRequest, Finish, Finished, Generated, RequestKey, Started
 from worker.sampling import SamplingParams
@@ -36,10 +36,10 @@ def finish(key: int) -> tuple[EngineOutput, ...]:
 class Harness:
     """A thread over a scripted engine, and the events that it told."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Clock | None = None) -> None:
         self.engine = ScriptedEngine()
         self.events: list[BlockEvent] = []
-        self.thread = EngineThread(self.engine, self.on_events, SystemClock(), idle_check_after_s=0.01)
+        self.thread = EngineThread(self.engine, self.on_events, clock or SystemClock(), idle_check_after_s=0.01)
 
     def on_events(self, events: Sequence[BlockEvent]) -> None:
         self.events.extend(events)
@@ -117,6 +117,21 @@ async def test_invariants_are_checked_once_per_idle_time(harness: Harness) -> No
         await asyncio.sleep(0.01)
     await asyncio.sleep(0.05)
     assert harness.engine.num_checks == 1
+
+
+async def test_an_idle_engine_is_told_that_time_passes_and_its_events_arrive() -> None:
+    clock = ManualClock()
+    harness = Harness(clock)
+    harness.thread.start()
+    await harness.thread.call(lambda _: None, 5)
+    assert harness.engine.num_ticks == 0
+    harness.engine.due = [EVENT]
+    clock.advance(TICK_S)
+    while not harness.events:
+        await asyncio.sleep(0.01)
+    await harness.thread.stop(5)
+    assert harness.events == [EVENT]
+    assert harness.engine.num_ticks == 1
 
 
 async def test_a_call_returns_what_the_function_returns_and_raises_what_it_raises(harness: Harness) -> None:

@@ -60,6 +60,20 @@ def test_generate_sends_what_the_flags_say(api: ScriptedApi) -> None:
     assert (request.cache_policy.partition, request.request_id) == ("p", "r")
 
 
+def test_generate_sends_hints(api: ScriptedApi) -> None:
+    flags = ["--session", "s-1", "--session-end", "--no-store", "--ttl", "10m"]
+    assert main(["generate", "--address", api.address, "--key", "k", *flags, "hi"]) == ExitCode.OK
+    policy = api.requests[0].cache_policy
+    assert (policy.session_id, policy.session_end, policy.no_store) == ("s-1", True, True)
+    assert policy.ttl.ToSeconds() == 600
+
+
+def test_without_hints_none_are_sent(api: ScriptedApi) -> None:
+    assert main(["generate", "--address", api.address, "--key", "k", "hi"]) == ExitCode.OK
+    policy = api.requests[0].cache_policy
+    assert policy == pb.CachePolicy(mode=pb.CachePolicy.MODE_READ_WRITE)
+
+
 def test_generate_takes_token_ids(api: ScriptedApi) -> None:
     assert main(["generate", "--address", api.address, "--key", "k", "--token-ids", "1,2 3"]) == ExitCode.OK
     assert api.requests[0].prompt.token_ids.packed == b"\1\0\0\0\2\0\0\0\3\0\0\0"

@@ -9,6 +9,7 @@ from services.client import (
     ApiInvalidRequestError,
     ApiUnavailableError,
     AsyncStemcacheClient,
+    CacheHints,
     CacheMode,
     Chat,
     Delta,
@@ -62,6 +63,15 @@ def test_request_reaches_the_server_as_asked(api: ScriptedApi) -> None:
     assert message.cache_policy.mode == pb.CachePolicy.MODE_BYPASS
     assert (message.cache_policy.partition, message.request_id, message.model) == ("user-1", "mine", "m")
     assert api.metadata["authorization"] == "Bearer key"
+
+
+def test_hints_reach_the_server(api: ScriptedApi) -> None:
+    hints = CacheHints("chat-7", session_end=True, no_store=True, ttl_s=1.5)
+    with StemcacheClient(api.address, "key") as client:
+        client.generate(GenerationRequest("text", hints=hints))
+    policy = api.requests[0].cache_policy
+    assert (policy.session_id, policy.session_end, policy.no_store) == ("chat-7", True, True)
+    assert policy.ttl.ToMilliseconds() == 1_500
 
 
 def test_unavailable_is_retried_under_one_request_id(api: ScriptedApi) -> None:

@@ -10,6 +10,7 @@ from stemcache.v1 import inference_pb2 as pb
 from cache_store.errors import InvalidRequestError
 from cache_store.tokens import pack
 from services.router.generation import (
+    CacheHints,
     CacheMode,
     ChatPrompt,
     ChatTurn,
@@ -50,6 +51,22 @@ def test_absent_fields_take_their_defaults() -> None:
         end_tokens=EndTokens.STOP,
         n=1,
     )
+
+
+def test_hints_become_values() -> None:
+    assert generation_spec(request()).hints == CacheHints("", False, None)
+    policy = pb.CachePolicy(session_id="s", session_end=True)
+    policy.ttl.FromMilliseconds(1_500)
+    assert generation_spec(request(lambda r: r.cache_policy.CopyFrom(policy))).hints == CacheHints("s", True, 1.5)
+
+
+@pytest.mark.parametrize(
+    ("mode", "expected"),
+    [(0, CacheMode.READ_ONLY), (1, CacheMode.READ_ONLY), (2, CacheMode.READ_ONLY), (3, CacheMode.BYPASS)],
+)
+def test_no_store_works_beside_any_mode(mode: pb.CachePolicy.Mode.ValueType, expected: CacheMode) -> None:
+    policy = pb.CachePolicy(mode=mode, no_store=True)
+    assert generation_spec(request(lambda r: r.cache_policy.CopyFrom(policy))).cache_mode is expected
 
 
 def test_a_seed_of_zero_is_a_seed() -> None:
@@ -94,6 +111,11 @@ BAD: list[tuple[str, Callable[[pb.GenerateRequest], object]]] = [
     ("sampling_params.n", lambda r: setattr(r.sampling_params, "n", 17)),
     ("cache_policy.partition", lambda r: setattr(r.cache_policy, "partition", "é" * 129)),
     ("cache_policy.mode", lambda r: setattr(r.cache_policy, "mode", 9)),
+    ("cache_policy.session_id", lambda r: setattr(r.cache_policy, "session_id", "é" * 65)),
+    ("cache_policy.ttl", lambda r: r.cache_policy.ttl.FromMilliseconds(999)),
+    ("cache_policy.ttl", lambda r: r.cache_policy.ttl.FromSeconds(0)),
+    ("cache_policy.ttl", lambda r: r.cache_policy.ttl.FromSeconds(-5)),
+    ("cache_policy.ttl", lambda r: r.cache_policy.ttl.FromSeconds(30 * 86_400 + 1)),
 ]
 
 
@@ -119,6 +141,9 @@ def test_bad_input_is_refused_by_the_name_of_its_field(
         lambda r: r.sampling_params.stop_token_ids.extend(range(64)),
         lambda r: setattr(r.cache_policy, "partition", "é" * 128),
         lambda r: setattr(r.cache_policy, "mode", 3),
+        lambda r: setattr(r.cache_policy, "session_id", "é" * 64),
+        lambda r: r.cache_policy.ttl.FromSeconds(1),
+        lambda r: r.cache_policy.ttl.FromSeconds(30 * 86_400),
     ],
 )
 def test_the_limits_themselves_are_allowed(change: Callable[[pb.GenerateRequest], object]) -> None:

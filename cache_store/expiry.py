@@ -1,0 +1,54 @@
+"""Leaves with a time to live, soonest first.
+
+A heap with lazy deletion: an entry counts as long as its block is still a leaf that nobody holds and has not been used
+since. Owned by the account of the tenant.
+"""
+
+from __future__ import annotations
+
+from heapq import heapify, heappop, heappush
+
+from cache_store.policy import Use
+from cache_store.prefix_tree import Block
+
+_Entry = tuple[float, int, Block, Use]
+"""When it ends, what makes entries unequal, the block, and the use that must still be its last."""
+
+_MIN_SWEEP = 256
+
+
+class Expiries:
+    """Of one tenant."""
+
+    __slots__ = ("_heap", "_sequence", "_sweep_at")
+
+    def __init__(self) -> None:
+        self._heap: list[_Entry] = []
+        self._sequence = 0
+        self._sweep_at = _MIN_SWEEP
+
+    def __len__(self) -> int:
+        """Entries, also those that count no more: at most as many as twice those that do, and a few."""
+        return len(self._heap)
+
+    def push(self, block: Block, use: Use) -> None:
+        """Adds a leaf that nobody holds, with its last use."""
+        self._sequence += 1
+        heappush(self._heap, (use.expires_s, self._sequence, block, use))
+        if len(self._heap) > self._sweep_at:
+            self._heap = [entry for entry in self._heap if _counts(entry)]
+            heapify(self._heap)
+            self._sweep_at = max(_MIN_SWEEP, 2 * len(self._heap))
+
+    def pop(self, now_s: float) -> Block | None:
+        """A leaf whose time is over, to be evicted before the next is asked for; None where there is none."""
+        while self._heap and self._heap[0][0] <= now_s:
+            entry = heappop(self._heap)
+            if _counts(entry):
+                return entry[2]
+        return None
+
+
+def _counts(entry: _Entry) -> bool:
+    _, _, block, use = entry
+    return block.use is use and block.ref_count == 0 and not block.children and block.parent is not None
