@@ -48,11 +48,11 @@ class TierShare:
 
     def guaranteed_blocks(self, num_blocks: int) -> int:
         """Of a pool of `num_blocks`; rounded down, so that the sum of all guarantees fits."""
-        return math.floor(self.minimum * num_blocks + _ROUNDING)
+        return math.floor(self.minimum * num_blocks + ROUNDING)
 
     def most_blocks(self, num_blocks: int) -> int:
         """Of a pool of `num_blocks`, before others' strict guarantees are taken off; rounded as the guarantee."""
-        return math.floor(self.maximum * num_blocks + _ROUNDING)
+        return math.floor(self.maximum * num_blocks + ROUNDING)
 
 
 DEFAULT_SHARE = TierShare()
