@@ -1,4 +1,4 @@
-"""TenantAdminService: tenants, keys and epochs over the control store.
+"""TenantAdminService: tenants, keys, quotas and epochs over the control store.
 
 Before a write the router catches up with the store, so that nothing is written on top of one that lost something. After
 it, this router's directory has the change before the caller has the answer; other routers have it with their next poll.
@@ -13,12 +13,12 @@ from typing import Any, TypeAlias, TypeVar
 
 import grpc
 import structlog
-from google.protobuf.timestamp_pb2 import Timestamp
 from stemcache.admin.v1 import admin_pb2 as pb
 from stemcache.admin.v1.admin_pb2_grpc import TenantAdminServiceServicer
 
+from services.admin.tenant_messages import api_key_message, quota_change, tenant_message
 from services.router.statuses import abort_with
-from services.tenants.model import ApiKey, KeyId, Tenant
+from services.tenants.model import KeyId
 from services.tenants.redis_store import Committed, ControlStore
 from services.tenants.sync import DirectorySync
 from services.tenants.table import ControlTable
@@ -54,15 +54,16 @@ class TenantServicer(TenantAdminServiceServicer):
 
     @_answered
     async def CreateTenant(self, request: pb.CreateTenantRequest, context: Context) -> pb.CreateTenantResponse:
-        done = await self._write(lambda: self._store.create_tenant(request.name))
+        terms = quota_change(request)
+        done = await self._write(lambda: self._store.create_tenant(request.name, terms))
         _log.info("tenant_created", tenant=done.value.name, uuid=done.value.id)
-        return pb.CreateTenantResponse(tenant=_tenant(done.value, done.state.table))
+        return pb.CreateTenantResponse(tenant=tenant_message(done.value, done.state.table))
 
     @_answered
     async def ListTenants(self, request: pb.ListTenantsRequest, context: Context) -> pb.ListTenantsResponse:
         table = await self._read()
         tenants = sorted(table.tenants.values(), key=lambda tenant: tenant.name)
-        return pb.ListTenantsResponse(tenants=[_tenant(tenant, table) for tenant in tenants])
+        return pb.ListTenantsResponse(tenants=[tenant_message(tenant, table) for tenant in tenants])
 
     @_answered
     async def DeleteTenant(self, request: pb.DeleteTenantRequest, context: Context) -> pb.DeleteTenantResponse:
@@ -74,13 +75,13 @@ class TenantServicer(TenantAdminServiceServicer):
     async def CreateApiKey(self, request: pb.CreateApiKeyRequest, context: Context) -> pb.CreateApiKeyResponse:
         made = (await self._write(lambda: self._store.create_key(request.tenant))).value
         _log.info("api_key_created", tenant=request.tenant, key_id=made.key.key_id)
-        return pb.CreateApiKeyResponse(key=_api_key(made.key), secret=made.text)
+        return pb.CreateApiKeyResponse(key=api_key_message(made.key), secret=made.text)
 
     @_answered
     async def ListApiKeys(self, request: pb.ListApiKeysRequest, context: Context) -> pb.ListApiKeysResponse:
         table = await self._read()
         keys = table.keys_of(table.tenant_by_name(request.tenant).id)
-        return pb.ListApiKeysResponse(keys=[_api_key(key) for key in keys])
+        return pb.ListApiKeysResponse(keys=[api_key_message(key) for key in keys])
 
     @_answered
     async def RevokeApiKey(self, request: pb.RevokeApiKeyRequest, context: Context) -> pb.RevokeApiKeyResponse:
@@ -92,7 +93,14 @@ class TenantServicer(TenantAdminServiceServicer):
     async def RotateEpoch(self, request: pb.RotateEpochRequest, context: Context) -> pb.RotateEpochResponse:
         done = await self._write(lambda: self._store.rotate_epoch(request.tenant))
         _log.info("epoch_rotated", tenant=request.tenant)
-        return pb.RotateEpochResponse(tenant=_tenant(done.value, done.state.table))
+        return pb.RotateEpochResponse(tenant=tenant_message(done.value, done.state.table))
+
+    @_answered
+    async def SetTenantQuota(self, request: pb.SetTenantQuotaRequest, context: Context) -> pb.SetTenantQuotaResponse:
+        change = quota_change(request)
+        done = await self._write(lambda: self._store.set_quota(request.tenant, change))
+        _log.info("tenant_quota_set", tenant=request.tenant, generation=done.state.generation)
+        return pb.SetTenantQuotaResponse(tenant=tenant_message(done.value, done.state.table))
 
     @_answered
     async def ExportTenants(self, request: pb.ExportTenantsRequest, context: Context) -> pb.ExportTenantsResponse:
@@ -113,23 +121,3 @@ class TenantServicer(TenantAdminServiceServicer):
         done = await write()
         await self._sync.adopt(done.state)
         return done
-
-
-def _tenant(tenant: Tenant, table: ControlTable) -> pb.Tenant:
-    return pb.Tenant(
-        name=tenant.name,
-        uuid=tenant.id,
-        create_time=_timestamp(tenant.create_unix_s),
-        epoch_time=_timestamp(tenant.epoch_unix_s),
-        live_keys=table.num_live_keys(tenant.id),
-    )
-
-
-def _api_key(key: ApiKey) -> pb.ApiKey:
-    return pb.ApiKey(key_id=key.key_id, create_time=_timestamp(key.create_unix_s), revoked=key.revoked)
-
-
-def _timestamp(unix_s: float) -> Timestamp:
-    stamp = Timestamp()
-    stamp.FromMicroseconds(round(unix_s * 1_000_000))
-    return stamp

@@ -1,4 +1,4 @@
-"""`stemcache tenants …`: tenants and their keys, through the admin port."""
+"""`stemcache tenants …`: tenants, their keys and quotas, through the admin port."""
 
 from __future__ import annotations
 
@@ -6,9 +6,11 @@ import argparse
 import sys
 from pathlib import Path
 
+from services.cli import quota
 from services.cli.connection import add_admin_flags, admin_client
 from services.cli.exit_codes import ExitCode
 from services.cli.output import date_text, print_json, print_table
+from services.client.admin_requests import USUAL_TERMS
 from services.client.admin_results import ApiKey, Tenant
 from services.cluster.data_folder import write_private
 
@@ -19,7 +21,11 @@ def add_command(commands: Commands[argparse.ArgumentParser]) -> None:
     """Adds the command to the parser."""
     parser = commands.add_parser("tenants", help="make, list and remove tenants and their keys")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
-    _add_tenant_action(actions, "create", "make a tenant", create)
+    quota.add_flags(_add_tenant_action(actions, "create", "make a tenant", create))
+    quota_parser = _add_tenant_action(
+        actions, "quota", "change or show what a tenant is guaranteed and may use", set_or_show
+    )
+    quota.add_flags(quota_parser)
     _add(actions, "list", "list all tenants", list_tenants)
     delete_parser = _add_tenant_action(actions, "delete", "remove a tenant, its keys and all that it cached", delete)
     delete_parser.add_argument("--yes", action="store_true", help="needed: it cannot be undone")
@@ -59,7 +65,7 @@ def _add_tenant_action(
 def create(args: argparse.Namespace) -> int:
     """Makes a tenant."""
     with admin_client(args) as client:
-        tenant = client.create_tenant(args.tenant)
+        tenant = client.create_tenant(args.tenant, quota.terms_of(args))
     if args.json:
         print_json(tenant)
     else:
@@ -74,7 +80,28 @@ def list_tenants(args: argparse.Namespace) -> int:
     if args.json:
         print_json(tenants)
     else:
-        print_table(("TENANT", "LIVE KEYS", "MADE", "EPOCH SINCE", "UUID"), [_tenant_row(each) for each in tenants])
+        print_table(
+            ("TENANT", "LIVE KEYS", *quota.HEADINGS, "MADE", "EPOCH SINCE", "UUID"),
+            [_tenant_row(each) for each in tenants],
+        )
+    return ExitCode.OK
+
+
+def set_or_show(args: argparse.Namespace) -> int:
+    """Changes what was named, or shows everything where nothing was."""
+    terms = quota.terms_of(args)
+    with admin_client(args) as client:
+        if terms == USUAL_TERMS:
+            found = [each for each in client.list_tenants() if each.name == args.tenant]
+        else:
+            found = [client.set_quota(args.tenant, terms)]
+    if not found:
+        print(f"stemcache: error: there is no tenant {args.tenant!r}; `stemcache tenants list` shows", file=sys.stderr)
+        return ExitCode.REFUSED
+    if args.json:
+        print_json(found[0])
+    else:
+        quota.print_quota(found[0])
     return ExitCode.OK
 
 
@@ -165,7 +192,7 @@ def _say(args: argparse.Namespace, text: str) -> None:
 
 def _tenant_row(tenant: Tenant) -> tuple[str, ...]:
     made, since = date_text(tenant.create_unix_s), date_text(tenant.epoch_unix_s)
-    return (tenant.name, str(tenant.num_live_keys), made, since, tenant.uuid)
+    return (tenant.name, str(tenant.num_live_keys), *quota.cells(tenant), made, since, tenant.uuid)
 
 
 def _key_row(key: ApiKey) -> tuple[str, ...]:

@@ -1,6 +1,7 @@
 """Typed Python client of the tenants' and the operator's API. Knows the proto contract, no router and no worker."""
 
 from services.client.admin_client import AdminClient
+from services.client.admin_requests import TenantTerms
 from services.client.async_client import AsyncStemcacheClient
 from services.client.errors import (
     ApiAbortedError,
@@ -78,6 +79,7 @@ __all__ = [
     "SampleFinish",
     "Sampling",
     "StemcacheClient",
+    "TenantTerms",
     "Timings",
     "Tokenized",
     "Tokens",

@@ -14,6 +14,7 @@ from stemcache.admin.v1 import admin_pb2 as pb
 from stemcache.admin.v1.admin_pb2_grpc import ClusterServiceStub, TenantAdminServiceStub
 
 from services.client import admin_messages as messages
+from services.client.admin_requests import USUAL_TERMS, TenantTerms
 from services.client.admin_results import ApiKey, ClusterStatus, ImportCounts, NewApiKey, RequestRecord, Tenant
 from services.client.channel import CALL_TIMEOUT_S, channel_options, credential_metadata
 from services.client.errors import api_errors
@@ -41,9 +42,10 @@ class AdminClient:
         """Closes the channel. Idempotent."""
         self._channel.close()
 
-    def create_tenant(self, name: str) -> Tenant:
-        """Makes a tenant."""
+    def create_tenant(self, name: str, terms: TenantTerms = USUAL_TERMS) -> Tenant:
+        """Makes a tenant, with other than the usual quota and limits where `terms` says so."""
         request = pb.CreateTenantRequest(name=name)
+        messages.fill_terms(request, terms)
         with api_errors():
             response = self._tenants.CreateTenant(request, timeout=self._timeout_s, metadata=self._metadata)
         return messages.tenant_of(response.tenant)
@@ -55,6 +57,14 @@ class AdminClient:
                 pb.ListTenantsRequest(), timeout=self._timeout_s, metadata=self._metadata
             )
         return tuple(messages.tenant_of(each) for each in response.tenants)
+
+    def set_quota(self, tenant: str, terms: TenantTerms) -> Tenant:
+        """Changes what `terms` names of a tenant's quota and limits; in force on all workers within seconds."""
+        request = pb.SetTenantQuotaRequest(tenant=tenant)
+        messages.fill_terms(request, terms)
+        with api_errors():
+            response = self._tenants.SetTenantQuota(request, timeout=self._timeout_s, metadata=self._metadata)
+        return messages.tenant_of(response.tenant)
 
     def delete_tenant(self, name: str) -> None:
         """Removes a tenant and its keys; nothing that it cached can be reached again."""

@@ -6,7 +6,18 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from stemcache.admin.v1 import admin_pb2 as pb
 
-from services.client.admin_results import ApiKey, ClusterStatus, RequestRecord, RouteTerm, Tenant, WorkerStatus
+from services.client.admin_requests import TenantTerms
+from services.client.admin_results import (
+    ApiKey,
+    ClusterStatus,
+    RequestRecord,
+    RouteTerm,
+    Tenant,
+    TenantLimits,
+    TenantQuota,
+    TierShare,
+    WorkerStatus,
+)
 
 
 def tenant_of(message: pb.Tenant) -> Tenant:
@@ -17,7 +28,27 @@ def tenant_of(message: pb.Tenant) -> Tenant:
         create_unix_s=seconds_of(message.create_time),
         epoch_unix_s=seconds_of(message.epoch_time),
         num_live_keys=message.live_keys,
+        quota=TenantQuota(
+            tiers=tuple(TierShare(each.tier, each.min, each.max, each.min_in_force) for each in message.quota.tiers),
+            weight=message.quota.weight,
+            max_pinned=message.quota.max_pinned,
+        ),
+        limits=TenantLimits(message.limits.requests_in_flight or None, message.limits.tokens_per_s or None),
     )
+
+
+def fill_terms(message: pb.CreateTenantRequest | pb.SetTenantQuotaRequest, terms: TenantTerms) -> None:
+    """Writes what of quota and limits is to be set; what is None stays absent."""
+    if terms.min is not None or terms.max is not None:
+        message.tiers.append(pb.TierShare(tier=terms.tier, min=terms.min, max=terms.max))
+    if terms.weight is not None:
+        message.weight = terms.weight
+    if terms.max_pinned is not None:
+        message.max_pinned = terms.max_pinned
+    if terms.requests_in_flight is not None:
+        message.requests_in_flight = terms.requests_in_flight
+    if terms.tokens_per_s is not None:
+        message.tokens_per_s = terms.tokens_per_s
 
 
 def api_key_of(message: pb.ApiKey) -> ApiKey:

@@ -6,6 +6,34 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
+class TierShare:
+    """What a tenant has of one tier of every worker; parts of it, 0 to 1."""
+
+    tier: str
+    min: float
+    max: float
+    min_in_force: float
+    """Less than `min` only where stores were joined that had promised the same room."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantQuota:
+    """What a tenant is guaranteed and may have of the caches."""
+
+    tiers: tuple[TierShare, ...]
+    weight: float
+    max_pinned: float
+
+
+@dataclass(frozen=True, slots=True)
+class TenantLimits:
+    """Over the whole cluster; None: no limit of its own."""
+
+    requests_in_flight: int | None
+    tokens_per_s: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Tenant:
     """A tenant."""
 
@@ -15,6 +43,8 @@ class Tenant:
     epoch_unix_s: float
     """When its epoch was last renewed."""
     num_live_keys: int
+    quota: TenantQuota
+    limits: TenantLimits
 
 
 @dataclass(frozen=True, slots=True)

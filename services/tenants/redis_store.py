@@ -183,7 +183,7 @@ class ControlStore:
         """Joins a document into the store: what was deleted, revoked or rotated here since stays so.
 
         Refuses with PreconditionError (another master key, guarantees that do not fit), VersionError,
-        InvalidRequestError (wrong MAC, damage) or AlreadyExistsError (a name that another tenant has), and changes nothing
+        InvalidRequestError (wrong MAC, damage) or AlreadyExistsError (a name that another tenant has). Changes nothing
         then.
         """
         try:

@@ -13,8 +13,10 @@ from stemcache.admin.v1 import admin_pb2 as pb
 from stemcache.admin.v1.admin_pb2_grpc import TenantAdminServiceStub, add_TenantAdminServiceServicer_to_server
 
 from cache_store.errors import InvalidRequestError, UnauthenticatedError
+from cache_store.tiers import TierKind
 from services.admin.auth import AdminAuthInterceptor
 from services.admin.tenant_servicer import TenantServicer
+from services.tenants.quota_change import QuotaChange, ShareChange
 from services.tenants.redis_store import CONTROL_KEY
 from tests.support.control import RouterControl, operator_client, raw_control, roll_back
 from tests.support.redis_servers import RedisServer
@@ -103,6 +105,35 @@ async def test_a_rotation_is_in_force_as_soon_as_it_is_answered(operator: Operat
     assert answer.tenant.epoch_time.ToSeconds() == answer.tenant.create_time.ToSeconds() + 5
 
 
+async def test_a_quota_is_set_in_parts_and_listed(operator: Operator, router: RouterControl) -> None:
+    await operator("CreateTenant", pb.CreateTenantRequest(name="acme", weight=2.0))
+    shares = [pb.TierShare(tier="device", min=0.25)]
+    await operator("SetTenantQuota", pb.SetTenantQuotaRequest(tenant="acme", tiers=shares, tokens_per_s=900))
+    answer = await operator("SetTenantQuota", pb.SetTenantQuotaRequest(tenant="acme", max_pinned=0.0))
+    (listed,) = (await operator("ListTenants", pb.ListTenantsRequest())).tenants
+    assert listed == answer.tenant
+    assert listed.quota == pb.TenantQuota(
+        tiers=[pb.TierShare(tier="device", min=0.25, max=1.0, min_in_force=0.25)], weight=2.0, max_pinned=0.0
+    )
+    assert listed.limits == pb.TenantLimits(tokens_per_s=900)
+    assert router.directory.tenant_by_name("acme").limits.tokens_per_s == 900
+
+
+async def test_a_guarantee_that_is_not_in_force_is_listed_as_such(
+    operator: Operator, router: RouterControl, redis: Redis, tmp_path: Path
+) -> None:
+    other = RouterControl(redis, tmp_path / "other")
+    await other.store.create_tenant("globex", QuotaChange({TierKind.DEVICE: ShareChange(0.75)}))
+    await other.sync.sync_once()
+    await redis.delete(CONTROL_KEY)
+    router.clock.advance(5)
+    await operator("CreateTenant", pb.CreateTenantRequest(name="acme", tiers=[pb.TierShare(tier="device", min=0.5)]))
+    await other.sync.sync_once()
+    tenants = (await operator("ListTenants", pb.ListTenantsRequest())).tenants
+    shares = [(each.name, each.quota.tiers[0].min, each.quota.tiers[0].min_in_force) for each in tenants]
+    assert shares == [("acme", 0.5, 0.25), ("globex", 0.75, 0.75)]
+
+
 async def test_export_and_import_over_the_api(operator: Operator, redis: Redis) -> None:
     await operator("CreateTenant", pb.CreateTenantRequest(name="acme"))
     await operator("CreateApiKey", pb.CreateApiKeyRequest(tenant="acme"))
@@ -145,6 +176,37 @@ async def test_a_write_puts_a_rolled_back_store_right_first(operator: Operator, 
         ("ListApiKeys", pb.ListApiKeysRequest(tenant="x"), grpc.StatusCode.NOT_FOUND, "tenants list"),
         ("RevokeApiKey", pb.RevokeApiKeyRequest(key_id="x"), grpc.StatusCode.NOT_FOUND, "tenants keys"),
         ("RotateEpoch", pb.RotateEpochRequest(tenant="x"), grpc.StatusCode.NOT_FOUND, "tenants list"),
+        ("SetTenantQuota", pb.SetTenantQuotaRequest(tenant="x", weight=2), grpc.StatusCode.NOT_FOUND, "tenants list"),
+        (
+            "SetTenantQuota",
+            pb.SetTenantQuotaRequest(tenant="acme", tiers=[pb.TierShare(tier="moon", min=0.1)]),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "there is no tier 'moon'; there is: device",
+        ),
+        (
+            "SetTenantQuota",
+            pb.SetTenantQuotaRequest(tenant="acme", tiers=[pb.TierShare(tier="device")] * 2),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "named twice",
+        ),
+        (
+            "SetTenantQuota",
+            pb.SetTenantQuotaRequest(tenant="acme", tiers=[pb.TierShare(tier="device", max=0.0)]),
+            grpc.StatusCode.INVALID_ARGUMENT,
+            "max is 0",
+        ),
+        (
+            "SetTenantQuota",
+            pb.SetTenantQuotaRequest(tenant="acme", tiers=[pb.TierShare(tier="device", min=0.25)]),
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "20 % is free",
+        ),
+        (
+            "CreateTenant",
+            pb.CreateTenantRequest(name="globex", tiers=[pb.TierShare(tier="device", min=0.25)]),
+            grpc.StatusCode.FAILED_PRECONDITION,
+            "20 % is free",
+        ),
         (
             "ImportTenants",
             pb.ImportTenantsRequest(document=b"x"),
@@ -157,6 +219,7 @@ async def test_bad_requests_get_their_status(
     operator: Operator, redis: Redis, method: str, request_: Any, code: grpc.StatusCode, says: str
 ) -> None:
     await operator("CreateTenant", pb.CreateTenantRequest(name="acme"))
+    await operator("CreateTenant", pb.CreateTenantRequest(name="rich", tiers=[pb.TierShare(tier="device", min=0.8)]))
     for _ in range(2):
         await operator("CreateApiKey", pb.CreateApiKeyRequest(tenant="acme"))
     before = await raw_control(redis)

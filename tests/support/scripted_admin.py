@@ -16,6 +16,8 @@ class ScriptedAdmin(rpc.TenantAdminServiceServicer, rpc.ClusterServiceServicer):
         self.token = ""
         self.tenants: dict[str, pb.Tenant] = {}
         self.keys: dict[str, pb.ApiKey] = {}
+        self.terms: list[pb.CreateTenantRequest | pb.SetTenantQuotaRequest] = []
+        """Requests that set quotas."""
         self.status = pb.GetStatusResponse(version="9.9", control_generation=3)
 
     def _enter(self, context: grpc.ServicerContext) -> None:
@@ -30,11 +32,26 @@ class ScriptedAdmin(rpc.TenantAdminServiceServicer, rpc.ClusterServiceServicer):
         self._enter(context)
         if request.name in self.tenants:
             context.abort(grpc.StatusCode.ALREADY_EXISTS, f"there is a tenant {request.name!r}")
-        self.tenants[request.name] = pb.Tenant(name=request.name, uuid="u-1")
+        self.terms.append(request)
+        self.tenants[request.name] = pb.Tenant(
+            name=request.name,
+            uuid="u-1",
+            quota=pb.TenantQuota(
+                tiers=[pb.TierShare(tier="device", min=0.0, max=1.0)],
+                weight=1.0,
+                max_pinned=0.1,
+            ),
+        )
         return pb.CreateTenantResponse(tenant=self.tenants[request.name])
 
     def ListTenants(self, request: pb.ListTenantsRequest, context: grpc.ServicerContext) -> pb.ListTenantsResponse:
         return pb.ListTenantsResponse(tenants=[self.tenants[name] for name in sorted(self.tenants)])
+
+    def SetTenantQuota(
+        self, request: pb.SetTenantQuotaRequest, context: grpc.ServicerContext
+    ) -> pb.SetTenantQuotaResponse:
+        self.terms.append(request)
+        return pb.SetTenantQuotaResponse(tenant=self._tenant(request.tenant, context))
 
     def DeleteTenant(self, request: pb.DeleteTenantRequest, context: grpc.ServicerContext) -> pb.DeleteTenantResponse:
         self._tenant(request.name, context)

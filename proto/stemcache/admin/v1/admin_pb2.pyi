@@ -83,24 +83,37 @@ class TierShare(_message.Message):
     TIER_FIELD_NUMBER: _builtins.int
     MIN_FIELD_NUMBER: _builtins.int
     MAX_FIELD_NUMBER: _builtins.int
+    MIN_IN_FORCE_FIELD_NUMBER: _builtins.int
     tier: _builtins.str
     """Name of the tier: `device`."""
     min: _builtins.float
-    """Guaranteed part, 0 to 1. With min = max the tenant is strict: never lent from, never lent to."""
+    """Guaranteed part, 0 to 1. With min = max the tenant is strict: never lent from, never lent to. Absent in a change:
+    unchanged.
+    """
     max: _builtins.float
-    """Most that it may use, 0 to 1."""
+    """Most that it may use, 0 to 1. Absent in a change: unchanged."""
+    min_in_force: _builtins.float
+    """Guaranteed part that is in force; less than min only where stores were joined that had promised the same room."""
     def __init__(
         self,
         *,
         tier: _builtins.str = ...,
-        min: _builtins.float = ...,
-        max: _builtins.float = ...,
+        min: _builtins.float | None = ...,
+        max: _builtins.float | None = ...,
+        min_in_force: _builtins.float = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max", b"_max", "_min", b"_min", "max", b"max", "min", b"min"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max", b"max", "min", b"min", "tier", b"tier"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max", b"_max", "_min", b"_min", "max", b"max", "min", b"min", "min_in_force", b"min_in_force", "tier", b"tier"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__max: _TypeAlias = _typing.Literal["max"]  # noqa: Y015
+    _WhichOneofArgType__max: _TypeAlias = _typing.Literal["_max", b"_max"]  # noqa: Y015
+    _WhichOneofReturnType__min: _TypeAlias = _typing.Literal["min"]  # noqa: Y015
+    _WhichOneofArgType__min: _TypeAlias = _typing.Literal["_min", b"_min"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max) -> _WhichOneofReturnType__max | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__min) -> _WhichOneofReturnType__min | None: ...
 
 Global___TierShare: _TypeAlias = TierShare  # noqa: Y015
 
@@ -119,7 +132,7 @@ class TenantQuota(_message.Message):
     """Part of each worker's device pool that its pins may keep, 0 to 1."""
     @_builtins.property
     def tiers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierShare]:
-        """One per tier; a tier that is absent has min 0 and max 1."""
+        """One per tier."""
 
     def __init__(
         self,
@@ -284,18 +297,55 @@ class CreateTenantRequest(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     NAME_FIELD_NUMBER: _builtins.int
+    TIERS_FIELD_NUMBER: _builtins.int
+    WEIGHT_FIELD_NUMBER: _builtins.int
+    MAX_PINNED_FIELD_NUMBER: _builtins.int
+    REQUESTS_IN_FLIGHT_FIELD_NUMBER: _builtins.int
+    TOKENS_PER_S_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique name."""
+    weight: _builtins.float
+    """Absent: 1."""
+    max_pinned: _builtins.float
+    """Absent: 0.1."""
+    requests_in_flight: _builtins.int
+    """Absent or 0: no limit of its own."""
+    tokens_per_s: _builtins.int
+    """Absent or 0: no limit of its own."""
+    @_builtins.property
+    def tiers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierShare]:
+        """As in SetTenantQuotaRequest, over the usual quota."""
+
     def __init__(
         self,
         *,
         name: _builtins.str = ...,
+        tiers: _abc.Iterable[Global___TierShare] | None = ...,
+        weight: _builtins.float | None = ...,
+        max_pinned: _builtins.float | None = ...,
+        requests_in_flight: _builtins.int | None = ...,
+        tokens_per_s: _builtins.int | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_pinned", b"_max_pinned", "_requests_in_flight", b"_requests_in_flight", "_tokens_per_s", b"_tokens_per_s", "_weight", b"_weight", "max_pinned", b"max_pinned", "requests_in_flight", b"requests_in_flight", "tokens_per_s", b"tokens_per_s", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["name", b"name"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_pinned", b"_max_pinned", "_requests_in_flight", b"_requests_in_flight", "_tokens_per_s", b"_tokens_per_s", "_weight", b"_weight", "max_pinned", b"max_pinned", "name", b"name", "requests_in_flight", b"requests_in_flight", "tiers", b"tiers", "tokens_per_s", b"tokens_per_s", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
-    def WhichOneof(self, oneof_group: _Never) -> None: ...
+    _WhichOneofReturnType__max_pinned: _TypeAlias = _typing.Literal["max_pinned"]  # noqa: Y015
+    _WhichOneofArgType__max_pinned: _TypeAlias = _typing.Literal["_max_pinned", b"_max_pinned"]  # noqa: Y015
+    _WhichOneofReturnType__requests_in_flight: _TypeAlias = _typing.Literal["requests_in_flight"]  # noqa: Y015
+    _WhichOneofArgType__requests_in_flight: _TypeAlias = _typing.Literal["_requests_in_flight", b"_requests_in_flight"]  # noqa: Y015
+    _WhichOneofReturnType__tokens_per_s: _TypeAlias = _typing.Literal["tokens_per_s"]  # noqa: Y015
+    _WhichOneofArgType__tokens_per_s: _TypeAlias = _typing.Literal["_tokens_per_s", b"_tokens_per_s"]  # noqa: Y015
+    _WhichOneofReturnType__weight: _TypeAlias = _typing.Literal["weight"]  # noqa: Y015
+    _WhichOneofArgType__weight: _TypeAlias = _typing.Literal["_weight", b"_weight"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__max_pinned) -> _WhichOneofReturnType__max_pinned | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__requests_in_flight) -> _WhichOneofReturnType__requests_in_flight | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__tokens_per_s) -> _WhichOneofReturnType__tokens_per_s | None: ...
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__weight) -> _WhichOneofReturnType__weight | None: ...
 
 Global___CreateTenantRequest: _TypeAlias = CreateTenantRequest  # noqa: Y015
 

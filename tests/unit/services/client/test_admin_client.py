@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import pytest
+from stemcache.admin.v1 import admin_pb2 as pb
 
-from services.client import AdminClient, ApiConflictError, ApiNotFoundError
+from services.client import AdminClient, ApiConflictError, ApiNotFoundError, TenantTerms
 from tests.support.scripted_admin import ScriptedAdmin
 
 
@@ -19,6 +20,18 @@ def test_tenants_and_keys(admin: ScriptedAdmin) -> None:
         client.delete_tenant("acme")
         assert client.list_tenants() == ()
     assert admin.token == "Bearer token"
+
+
+def test_quotas(admin: ScriptedAdmin) -> None:
+    with AdminClient(admin.address, "token") as client:
+        tenant = client.create_tenant("acme", TenantTerms(min=0.25))
+        client.set_quota("acme", TenantTerms(max_pinned=0.0, tokens_per_s=0))
+        with pytest.raises(ApiNotFoundError):
+            client.set_quota("globex", TenantTerms(weight=2.0))
+    assert (tenant.quota.weight, tenant.quota.tiers[0].max, tenant.limits.tokens_per_s) == (1.0, 1.0, None)
+    created, changed, _ = admin.terms
+    assert created.tiers == [pb.TierShare(tier="device", min=0.25)]
+    assert changed == pb.SetTenantQuotaRequest(tenant="acme", max_pinned=0.0, tokens_per_s=0)
 
 
 def test_documents(admin: ScriptedAdmin) -> None:
