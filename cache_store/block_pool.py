@@ -81,6 +81,11 @@ class BlockPool:
         return self._num_blocks - len(self._unused)
 
     @property
+    def quotas(self) -> QuotaTable:
+        """In force now."""
+        return self._quotas
+
+    @property
     def pressure(self) -> Pressure:
         """What running out of blocks has led to, as far as the pool knows."""
         return Pressure(lent_back_blocks=self._num_lent_back, evicted_blocks=self._num_evicted)

@@ -80,6 +80,10 @@ class TenantQuota:
         """Its share of a tier."""
         return self.shares.get(tier, DEFAULT_SHARE)
 
+    def max_pinned_blocks(self, num_blocks: int) -> int:
+        """Of a device pool of `num_blocks`."""
+        return math.floor(self.max_pinned * num_blocks + ROUNDING)
+
 
 DEFAULT_QUOTA = TenantQuota()
 

@@ -6,6 +6,8 @@ carry. Decides nothing about order or preemption. Owned by the engine's thread.
 
 from __future__ import annotations
 
+from collections import Counter
+
 from cache_store.block_pool import BlockPool
 from cache_store.prefix_tree import Block
 from cache_store.tiers import Match, PartialMatch, Short
@@ -120,15 +122,15 @@ class Allocator:
         """Takes back the scrubs of a step that failed: nobody knows whether they ran."""
         self._scrubs.extend(scrubs)
 
-    def check_invariants(self, sequences: tuple[Sequence, ...]) -> None:
-        """Raises AssertionError unless the pool's holds are those of `sequences`, which are all that live."""
+    def check_invariants(self, sequences: tuple[Sequence, ...], pinned: tuple[Block, ...]) -> None:
+        """Raises AssertionError unless the pool's holds are those of `sequences`, which are all that live, and pins."""
         assert not self._sources, "a copy's source is held between steps"
         assert not self._copies, "a copy was planned and never carried out"
-        held: dict[int, int] = {}
+        held = Counter(block.uid for block in pinned)
         for sequence in sequences:
             loose = () if sequence.copy_from is None else (sequence.copy_from.source,)
             for block in (*sequence.blocks, *loose):
-                held[block.uid] = held.get(block.uid, 0) + 1
+                held[block.uid] += 1
                 assert block.root == sequence.owner.domain.root, "a sequence holds another domain's block"
             assert len(sequence.blocks) <= self.blocks_for(sequence.num_tokens)
             assert sequence.num_committed * self._block_size <= sequence.num_computed
@@ -138,8 +140,8 @@ class Allocator:
                 assert block.ref_count > 0
         blocks = {block.uid: block for sequence in sequences for block in sequence.blocks}
         for uid, block in blocks.items():
-            assert block.ref_count == held[uid], f"{block} is held {held[uid]} times by sequences"
-        assert self._pool.num_held == len(held), "blocks are held that belong to no sequence"
+            assert block.ref_count == held[uid], f"{block} is held {held[uid]} times by sequences and pins"
+        assert self._pool.num_held == len(held), "blocks are held that belong to no sequence and no pin"
 
     def _match(self, sequence: Sequence) -> Match:
         if not sequence.owner.may_match:

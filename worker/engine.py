@@ -6,22 +6,24 @@ compared, never read. One thread owns the engine and everything below it; nothin
 
 from __future__ import annotations
 
+import itertools
 import traceback
 from dataclasses import replace
-from itertools import count
 
 import structlog
 
 from cache_store.block_pool import BlockPool
 from cache_store.clock import Clock
 from cache_store.digest import Hasher, xxh3_128
-from cache_store.domain import DomainTag
+from cache_store.domain import Domain, DomainTag
 from cache_store.errors import ComputationError, StemcacheError, UnavailableError
 from cache_store.events import BlockEvent
 from cache_store.quota import QuotaTable
 from cache_store.registry import WorkerLoad
+from cache_store.tokens import PackedTokens, count
 from worker.allocation import Allocator
 from worker.engine_config import EngineConfig, check_request
+from worker.pins import PinTable
 from worker.rate import RateMeter
 from worker.requests import (
     EngineOutput,
@@ -53,10 +55,12 @@ class Engine:
         geometry = runner.info.geometry
         self._num_groups = len(geometry.groups)
         self._pool = BlockPool(geometry, runner.num_blocks, clock, hasher)
+        self.pins = PinTable(self._pool, geometry.block_size, clock)
+        """Prefixes that tenants keep from eviction."""
         self._allocator = Allocator(self._pool, geometry.block_size)
         self._scheduler = Scheduler(config, self._allocator, runner.num_blocks, geometry.block_size)
         self._requests: dict[RequestKey, ActiveRequest] = {}
-        self._ordinals = count()
+        self._ordinals = itertools.count()
         self._prefill_rate = RateMeter()
 
     @property
@@ -66,7 +70,7 @@ class Engine:
 
     @property
     def num_held_blocks(self) -> int:
-        """Blocks that requests hold: 0 when there are none."""
+        """Blocks that requests or pins hold: 0 when there are none of both."""
         return self._pool.num_held
 
     def submit(self, request: EngineRequest) -> None:
@@ -104,8 +108,13 @@ class Engine:
         return (*outputs, *self._commit(schedule, result))
 
     def tick(self) -> None:
-        """Does what is due by time alone: ends times to live. To be called now and then, between steps."""
+        """Does what is due by time alone: ends pins and times to live. To be called now and then, between steps."""
+        self.pins.expire()
         self._pool.expire()
+
+    def lookup(self, domain: Domain, prompt: PackedTokens) -> int:
+        """Leading tokens that a request with that prompt would reuse now; does not count as a use of them."""
+        return self._pool.match_length(domain, prompt, count(prompt) - 1)
 
     def load(self) -> WorkerLoad:
         """What there is to do."""
@@ -118,8 +127,12 @@ class Engine:
             queued_prefill_tokens=queued + admitted,
             prefill_tokens_per_s=self._prefill_rate.tokens_per_s,
             used_blocks=self._pool.num_used,
-            pressure=replace(self._pool.pressure, preemptions=self._scheduler.num_preemptions),
-            tenants=self._pool.usage(),
+            pressure=replace(
+                self._pool.pressure,
+                preemptions=self._scheduler.num_preemptions,
+                yielded_pins=self.pins.num_yielded,
+            ),
+            tenants=tuple(replace(use, pinned_blocks=self.pins.num_pinned(use.tenant)) for use in self._pool.usage()),
         )
 
     def set_quotas(self, quotas: QuotaTable) -> None:
@@ -137,7 +150,8 @@ class Engine:
     def check_invariants(self) -> None:
         """Raises AssertionError where requests, queues and pool contradict each other. Only between steps."""
         self._pool.check_invariants()
-        self._scheduler.check_invariants()
+        self.pins.check_invariants()
+        self._scheduler.check_invariants(tuple(self.pins.blocks()))
         queued = {*self._scheduler.waiting, *self._scheduler.running}
         owned = [sequence for request in self._requests.values() for sequence in request.sequences]
         assert len(owned) == len(queued), "a sequence is in no queue, or in two"

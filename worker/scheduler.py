@@ -12,6 +12,7 @@ from bisect import insort
 from dataclasses import dataclass
 from itertools import count
 
+from cache_store.prefix_tree import Block
 from worker.allocation import Allocator
 from worker.engine_config import EngineConfig
 from worker.sequence import Age, Sequence
@@ -93,9 +94,9 @@ class Scheduler:
         plan = StepPlan(rows=tuple(row for _, row in entries), scrubs=scrubs, copies=copies, ended=ended)
         return Schedule(plan, tuple(sequence for sequence, _ in entries))
 
-    def check_invariants(self) -> None:
+    def check_invariants(self, pinned: tuple[Block, ...]) -> None:
         """Raises AssertionError where queues and holds contradict each other."""
-        self._allocator.check_invariants(self.running)
+        self._allocator.check_invariants(self.running, pinned)
         for queue in (self._waiting, self._running):
             ages = [sequence.age for sequence in queue]
             assert ages == sorted(set(ages)), "a queue is out of order or holds a sequence twice"
