@@ -18,11 +18,13 @@ from cache_store.registry import WorkerRecord
 from services.router.messages import duration, timestamp
 from services.router.records import Arrived, Ended, FirstToken, RequestRecord, RequestRecords, Routed
 from services.router.registry_view import RegistryView
-from services.router.routing import RouteTerm
+from services.router.routing import RouteRule, RouteTerm
 from services.router.statuses import abort_with
 from services.tenants.directory import TenantDirectory
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # in quotes: a generic to the type checker only
+
+_RULES = {RouteRule.COST: pb.ROUTE_RULE_COST, RouteRule.AFFINITY: pb.ROUTE_RULE_AFFINITY}
 
 _NEVER_S = 86_400.0 * 365
 """Age of control data that was never read: a duration knows no infinity."""
@@ -108,6 +110,7 @@ def _add_route(message: pb.GetRequestRecordResponse, entry: Routed) -> None:
     message.attempts += 1
     message.degraded = entry.degraded
     message.route_duration.CopyFrom(duration(entry.route_s))
+    message.route_rule = _RULES[entry.rule]
     del message.terms[:]
     message.terms.extend(_term(term) for term in entry.terms)
 

@@ -19,6 +19,8 @@ from services.client.admin_results import (
     WorkerStatus,
 )
 
+_RULES = {pb.ROUTE_RULE_COST: "cost", pb.ROUTE_RULE_AFFINITY: "affinity"}
+
 
 def tenant_of(message: pb.Tenant) -> Tenant:
     """The value of a tenant."""
@@ -84,6 +86,7 @@ def record_of(message: pb.GetRequestRecordResponse) -> RequestRecord:
             RouteTerm(each.worker_id, each.matched_tokens, each.queue_s, each.prefill_s, each.cost)
             for each in message.terms
         ),
+        route_rule=_RULES.get(message.route_rule, ""),
         attempts=message.attempts,
         degraded=message.degraded,
         route_s=seconds_of(message.route_duration),

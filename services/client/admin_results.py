@@ -132,6 +132,9 @@ class RequestRecord:
     cached_tokens: int
     completion_tokens: int
     terms: tuple[RouteTerm, ...]
+    """Candidates, best first by the rule."""
+    route_rule: str
+    """What decided: `cost`, `affinity` for a strict tenant, empty before it was routed."""
     attempts: int
     degraded: bool
     route_s: float

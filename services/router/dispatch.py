@@ -18,7 +18,7 @@ from services.router.attempt import Attempt, Job
 from services.router.generation import GenerationEvent
 from services.router.records import Routed
 from services.router.registry_view import RegistryView
-from services.router.routing import RouteChoice, RouteRequest, choose
+from services.router.routing import RouteChoice, RouteRequest, RouteRule, choose
 from services.router.tokenizers import Tokenizers
 from services.router.worker_client import WorkerPool
 
@@ -69,6 +69,8 @@ class Dispatcher:
                 attempt.require_unanswered()
             except UnavailableError as error:
                 attempt.require_unanswered()
+                if choice.rule is RouteRule.AFFINITY:
+                    raise  # others may have filled it; to go elsewhere would let them decide what hits
                 retry_after_s = max(retry_after_s, error.retry_after_s)
             else:
                 return
@@ -83,6 +85,8 @@ class Dispatcher:
             max_tokens=job.plan.max_tokens,
             num_samples=job.spec.sampling.n,
             excluded=tried,
+            part=job.plan.part,
+            affinity=job.plan.affinity,
         )
         views = [view for view in self._view.snapshot() if view.record.kv_format in job.plan.domains]
         try:
@@ -92,7 +96,8 @@ class Dispatcher:
                 return None
             raise
         now_s = self._clock.monotonic_s()
-        job.record.add(Routed(request.prompt_tokens, choice.terms, job.plan.degraded, now_s - job.receive_s))
+        route_s = now_s - job.receive_s
+        job.record.add(Routed(request.prompt_tokens, choice.rule, choice.terms, job.plan.degraded, route_s))
         _require_time(choice, job.deadline_s - now_s)
         return choice
 

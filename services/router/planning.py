@@ -14,12 +14,15 @@ from cache_store.digest import chain
 from cache_store.domain import Domain, FormatDigest, derive_domain
 from cache_store.errors import InvalidRequestError, NotFoundError, UnavailableError
 from cache_store.index import Incarnation, IndexReader, IndexUnavailableError
+from cache_store.quota import PoolPart
 from cache_store.registry import RENEW_S, WorkerRecord
 from cache_store.tokens import PackedTokens, count
 from services.router.generation import CacheMode, GenerationSpec
 from services.router.outage import Outage
+from services.router.pool_parts import PoolParts
 from services.router.registry_view import RegistryView
-from services.router.routing import answer_room
+from services.router.rendezvous import Affinity, affinity
+from services.router.room import answer_room
 from services.router.tokenizers import Tokenizers
 from services.router.validation import check_vocabulary
 from services.tenants.directory import TenantDirectory
@@ -44,6 +47,10 @@ class Plan:
     matched_tokens: Mapping[Incarnation, int]
     """What the index promises; absent is 0."""
     degraded: bool
+    part: PoolPart
+    """What the tenant may have of each worker's pool."""
+    affinity: Affinity | None
+    """Of a strict tenant's request; None: routed by cost."""
 
 
 class Planner:
@@ -56,6 +63,7 @@ class Planner:
         self._tokenizers = tokenizers
         self._view = view
         self._index = index
+        self._parts = PoolParts(directory)
         self._outage = Outage("index")
 
     def model_named(self, name: str) -> str:
@@ -101,15 +109,18 @@ class Planner:
         cache_mode = CacheMode.BYPASS if is_stale else spec.cache_mode
         domains = _domains(tenant, spec.partition, workers)
         matched = {} if cache_mode is CacheMode.BYPASS else await self._lookup(domains, prompt, workers)
+        part = self._parts.of(tenant.id)
         return Plan(
             model=model,
             prompt=prompt,
-            max_tokens=_max_tokens(spec, count(prompt), workers),
+            max_tokens=_max_tokens(spec, part, count(prompt), workers),
             seed=secrets.randbits(_SEED_BITS) if spec.sampling.seed is None else spec.sampling.seed,
             cache_mode=cache_mode,
             domains=domains,
             matched_tokens=matched or {},
             degraded=is_stale or matched is None or not self._view.is_reachable,
+            part=part,
+            affinity=_affinity(tenant, spec, prompt) if part.share.is_strict else None,
         )
 
     async def _lookup(
@@ -147,12 +158,16 @@ def _domains(tenant: Tenant, partition: str, workers: Sequence[WorkerRecord]) ->
     return {each: derive_domain(tenant.secret, tenant.id, tenant.epoch, partition, each) for each in formats}
 
 
-def _max_tokens(spec: GenerationSpec, prompt_tokens: int, workers: Sequence[WorkerRecord]) -> int:
+def _affinity(tenant: Tenant, spec: GenerationSpec, prompt: PackedTokens) -> Affinity:
+    return affinity(tenant.id, spec.partition, spec.hints.session_id, prompt)
+
+
+def _max_tokens(spec: GenerationSpec, part: PoolPart, prompt_tokens: int, workers: Sequence[WorkerRecord]) -> int:
     """What was asked for, else what fits; where not even one token fits, the choice of a worker says so."""
     asked, at_least = spec.sampling.max_tokens, spec.sampling.min_tokens
     if asked is not None:
         return asked
-    room = max(answer_room(worker, prompt_tokens, spec.sampling.n) for worker in workers)
+    room = max(answer_room(worker, part, prompt_tokens, spec.sampling.n) for worker in workers)
     fitting = max(1, min(room, max(DEFAULT_MAX_TOKENS, at_least)))
     if at_least > fitting:
         raise InvalidRequestError(

@@ -10,7 +10,7 @@ from collections import OrderedDict
 from dataclasses import dataclass, field
 
 from services.router.generation import Timings
-from services.router.routing import RouteTerm
+from services.router.routing import RouteRule, RouteTerm
 
 MAX_RECORDS = 4_096
 
@@ -28,6 +28,7 @@ class Routed:
     """A worker was chosen; twice where the first one was lost."""
 
     prompt_tokens: int
+    rule: RouteRule
     terms: tuple[RouteTerm, ...]
     degraded: bool
     route_s: float

@@ -1,7 +1,8 @@
 """Chooses a worker: a pure function over a snapshot.
 
 Drops workers of another model, excluded, draining or too small ones, then takes the least of
-`queue seconds + ROUTE_WEIGHT x seconds to compute what is not cached`. The terms of every candidate are part of the
+`queue seconds + ROUTE_WEIGHT x seconds to compute what is not cached`; a strict tenant's request goes to the first of
+them in the order of `services/router/rendezvous.py`, whatever the cost. The terms of every candidate are part of the
 result. Knows no index, no network and no clock.
 """
 
@@ -11,10 +12,14 @@ import math
 import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 
-from cache_store.errors import InvalidRequestError, UnavailableError
+from cache_store.errors import UnavailableError
 from cache_store.index import Incarnation
+from cache_store.quota import WHOLE_POOL, PoolPart
 from cache_store.registry import RENEW_S, WorkerId, WorkerRecord
+from services.router.rendezvous import Affinity, in_order
+from services.router.room import Extent, fits, too_large
 
 ROUTE_WEIGHT = 6.0
 """How much more a second of prefill costs than a second of queue: computing again also delays everybody behind."""
@@ -40,6 +45,15 @@ class WorkerView:
     """Usual seconds of a request from its first step to its end; 0 before the first."""
 
 
+class RouteRule(StrEnum):
+    """What decided."""
+
+    COST = "cost"
+    """The least cost."""
+    AFFINITY = "affinity"
+    """The order of a strict tenant's request; the costs are only told."""
+
+
 @dataclass(frozen=True, slots=True)
 class RouteRequest:
     """What a choice depends on, beside the workers."""
@@ -50,6 +64,15 @@ class RouteRequest:
     num_samples: int
     excluded: frozenset[Incarnation]
     """Already tried."""
+    part: PoolPart = WHOLE_POOL
+    """What its tenant may have of each worker's pool."""
+    affinity: Affinity | None = None
+    """Of a strict tenant's request; None: the least cost decides."""
+
+    @property
+    def extent(self) -> Extent:
+        """How much it needs."""
+        return Extent(self.prompt_tokens, self.max_tokens, self.num_samples)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,22 +88,11 @@ class RouteTerm:
 
 @dataclass(frozen=True, slots=True)
 class RouteChoice:
-    """The worker chosen, and the terms of all candidates, best first."""
+    """The worker chosen, and the terms of all candidates, best first by the rule."""
 
     worker: WorkerRecord
     terms: tuple[RouteTerm, ...]
-
-
-def answer_room(record: WorkerRecord, prompt_tokens: int, num_samples: int) -> int:
-    """Most tokens that each sample of a prompt may have on a worker; 0 or less where not even the prompt fits.
-
-    The samples run at once and share the prompt's full blocks; a sample's last token is drawn and never stored.
-    """
-    if num_samples > record.max_num_sequences:
-        return 0
-    shared_blocks, in_partial_block = divmod(prompt_tokens, record.block_size)
-    own_blocks = (record.num_blocks - shared_blocks) // num_samples
-    return min(record.max_model_len - prompt_tokens, own_blocks * record.block_size - in_partial_block + 1)
+    rule: RouteRule
 
 
 def choose(
@@ -97,30 +109,31 @@ def choose(
     of_model = [view for view in workers if view.record.model == request.model]
     if not of_model:
         raise UnavailableError(f"no worker serves model {request.model!r} now", RENEW_S)
-    fitting = [view for view in of_model if _fits(view.record, request)]
+    fitting = [view for view in of_model if fits(view.record, request.part, request.extent)]
     if not fitting:
-        raise _too_large(of_model, request)
+        raise too_large([view.record for view in of_model], request.part, request.extent)
     usable = [v for v in fitting if not v.record.draining and v.record.incarnation not in request.excluded]
     candidates = [view for view in usable if not view.suspected] or usable
     if not candidates:
         raise UnavailableError(f"no worker of model {request.model!r} can take the request now", RENEW_S)
-    return _cheapest(candidates, matched_tokens, request, rng)
-
-
-def _cheapest(
-    candidates: Sequence[WorkerView],
-    matched_tokens: Mapping[Incarnation, int],
-    request: RouteRequest,
-    rng: random.Random,
-) -> RouteChoice:
     assumed = _assumed_rate(candidates)
     costs = [(_term(v, matched_tokens.get(v.record.incarnation, 0), request, assumed), v) for v in candidates]
+    return _cheapest(costs, rng) if request.affinity is None else _first(costs, request.affinity)
+
+
+def _cheapest(costs: list[tuple[RouteTerm, WorkerView]], rng: random.Random) -> RouteChoice:
     costs.sort(key=lambda pair: pair[0].cost)
     least = costs[0][0].cost
     best = [pair for pair in costs if math.isclose(pair[0].cost, least, rel_tol=_SAME_COST, abs_tol=_SAME_COST)]
     chosen = rng.choice(best)
     terms = (chosen[0], *(term for term, view in costs if view is not chosen[1]))
-    return RouteChoice(chosen[1].record, terms)
+    return RouteChoice(chosen[1].record, terms, RouteRule.COST)
+
+
+def _first(costs: list[tuple[RouteTerm, WorkerView]], affinity: Affinity) -> RouteChoice:
+    by_worker = {term.worker_id: (term, view) for term, view in costs}
+    ordered = [by_worker[worker_id] for worker_id in in_order(affinity, by_worker)]
+    return RouteChoice(ordered[0][1].record, tuple(term for term, _ in ordered), RouteRule.AFFINITY)
 
 
 def _term(view: WorkerView, matched: int, request: RouteRequest, assumed_rate: float) -> RouteTerm:
@@ -143,34 +156,3 @@ def _wait_for_place_s(view: WorkerView, request: RouteRequest) -> float:
 def _assumed_rate(candidates: Iterable[WorkerView]) -> float:
     measured = [rate for view in candidates if (rate := view.record.load.prefill_tokens_per_s) > 0]
     return sum(measured) / len(measured) if measured else ASSUMED_PREFILL_TOKENS_PER_S
-
-
-def _fits(record: WorkerRecord, request: RouteRequest) -> bool:
-    return answer_room(record, request.prompt_tokens, request.num_samples) >= request.max_tokens
-
-
-def _too_large(workers: Sequence[WorkerView], request: RouteRequest) -> InvalidRequestError:
-    samples, prompt = request.num_samples, request.prompt_tokens
-    places = max(view.record.max_num_sequences for view in workers)
-    if samples > places:
-        return InvalidRequestError("sampling_params.n", f"n is {samples}; at most {places} samples run at once")
-    model_len = max(view.record.max_model_len for view in workers)
-    pool = max(view.record.num_blocks * view.record.block_size for view in workers)
-    limits = f"the model reads {model_len} tokens of prompt and answer together and a worker's cache holds {pool}"
-    room = max(answer_room(view.record, prompt, samples) for view in workers)
-    if room >= 1:
-        wanted = f"{samples} x {request.max_tokens} tokens after a prompt of {prompt} do not fit"
-        return InvalidRequestError(
-            "sampling_params.max_tokens", f"{wanted}: {limits}; at most {room} per sample would fit"
-        )
-    longest = max(longest_prompt(view.record, samples) for view in workers)
-    return InvalidRequestError(
-        "prompt",
-        f"the prompt has {prompt} tokens: {limits}; with n = {samples} a prompt of up to {longest} tokens would fit",
-    )
-
-
-def longest_prompt(record: WorkerRecord, num_samples: int) -> int:
-    """The length up to which every prompt leaves room for at least one token per sample."""
-    by_pool = (record.num_blocks - num_samples + 1) * record.block_size
-    return max(0, min(record.max_model_len - 1, by_pool))

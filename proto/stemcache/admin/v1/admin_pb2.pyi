@@ -9,6 +9,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -19,6 +20,30 @@ else:
     from typing_extensions import TypeAlias as _TypeAlias, Never as _Never
 
 DESCRIPTOR: _descriptor.FileDescriptor
+
+class _RouteRule:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _RouteRuleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RouteRule.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    ROUTE_RULE_UNSPECIFIED: _RouteRule.ValueType  # 0
+    """It was not routed yet."""
+    ROUTE_RULE_COST: _RouteRule.ValueType  # 1
+    """The least cost."""
+    ROUTE_RULE_AFFINITY: _RouteRule.ValueType  # 2
+    """The order of a strict tenant's request, which follows from its session or prefix alone."""
+
+class RouteRule(_RouteRule, metaclass=_RouteRuleEnumTypeWrapper):
+    """What decides where a request goes."""
+
+ROUTE_RULE_UNSPECIFIED: RouteRule.ValueType  # 0
+"""It was not routed yet."""
+ROUTE_RULE_COST: RouteRule.ValueType  # 1
+"""The least cost."""
+ROUTE_RULE_AFFINITY: RouteRule.ValueType  # 2
+"""The order of a strict tenant's request, which follows from its session or prefix alone."""
+Global___RouteRule: _TypeAlias = RouteRule  # noqa: Y015
 
 @_typing.final
 class Tenant(_message.Message):
@@ -1058,6 +1083,7 @@ class GetRequestRecordResponse(_message.Message):
     RECOMPUTE_DURATION_FIELD_NUMBER: _builtins.int
     SWAP_DURATION_FIELD_NUMBER: _builtins.int
     RECOMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
+    ROUTE_RULE_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """Name of the tenant."""
     request_id: _builtins.str
@@ -1080,13 +1106,15 @@ class GetRequestRecordResponse(_message.Message):
     """Times it was preempted."""
     recomputed_tokens: _builtins.int
     """Tokens computed again."""
+    route_rule: Global___RouteRule.ValueType
+    """What decided between the candidates of the last choice."""
     @_builtins.property
     def receive_time(self) -> _timestamp_pb2.Timestamp:
         """When it came."""
 
     @_builtins.property
     def terms(self) -> _containers.RepeatedCompositeFieldContainer[Global___RouteTerm]:
-        """Candidates of the last choice, best first."""
+        """Candidates of the last choice, best first by its rule."""
 
     @_builtins.property
     def route_duration(self) -> _duration_pb2.Duration:
@@ -1139,10 +1167,11 @@ class GetRequestRecordResponse(_message.Message):
         recompute_duration: _duration_pb2.Duration | None = ...,
         swap_duration: _duration_pb2.Duration | None = ...,
         recomputed_tokens: _builtins.int = ...,
+        route_rule: Global___RouteRule.ValueType = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["decode_duration", b"decode_duration", "preempted_duration", b"preempted_duration", "prefill_duration", b"prefill_duration", "queue_duration", b"queue_duration", "receive_time", b"receive_time", "recompute_duration", b"recompute_duration", "route_duration", b"route_duration", "swap_duration", b"swap_duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "decode_duration", b"decode_duration", "degraded", b"degraded", "model", b"model", "preempted_duration", b"preempted_duration", "preemptions", b"preemptions", "prefill_duration", b"prefill_duration", "prompt_tokens", b"prompt_tokens", "queue_duration", b"queue_duration", "receive_time", b"receive_time", "recompute_duration", b"recompute_duration", "recomputed_tokens", b"recomputed_tokens", "request_id", b"request_id", "route_duration", b"route_duration", "status", b"status", "swap_duration", b"swap_duration", "tenant", b"tenant", "terms", b"terms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "decode_duration", b"decode_duration", "degraded", b"degraded", "model", b"model", "preempted_duration", b"preempted_duration", "preemptions", b"preemptions", "prefill_duration", b"prefill_duration", "prompt_tokens", b"prompt_tokens", "queue_duration", b"queue_duration", "receive_time", b"receive_time", "recompute_duration", b"recompute_duration", "recomputed_tokens", b"recomputed_tokens", "request_id", b"request_id", "route_duration", b"route_duration", "route_rule", b"route_rule", "status", b"status", "swap_duration", b"swap_duration", "tenant", b"tenant", "terms", b"terms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -15,7 +16,9 @@ from cache_store.events import BlockChange, BlockEvent
 from cache_store.index import Incarnation, IndexUnavailableError
 from cache_store.memory_index import MemoryIndex
 from cache_store.memory_registry import MemoryRegistry
+from cache_store.quota import TenantQuota, TierShare
 from cache_store.registry import WorkerRecord
+from cache_store.tiers import TierKind
 from cache_store.tokens import pack
 from services.router.generation import CacheMode, EndTokens, GenerationSpec, Prompt, Sampling, TextPrompt, TokenPrompt
 from services.router.planning import DEFAULT_MAX_TOKENS, Planner
@@ -23,6 +26,8 @@ from services.router.registry_view import RegistryView
 from services.router.tokenizers import Tokenizers, load_tokenizers
 from services.tenants.directory import CONTROL_AGE_BOUND_S, TenantDirectory
 from services.tenants.model import new_tenant
+from services.tenants.state import ControlState
+from services.tenants.table import table_of
 from tests.support.tokenizer_folder import write_tokenizer_folder
 from tests.support.worker_records import worker_record
 
@@ -143,6 +148,18 @@ async def test_without_max_tokens_what_fits_is_taken(bench: Bench) -> None:
     assert (await bench.planner.plan(ACME, spec(max_tokens=7))).max_tokens == 7
     with pytest.raises(InvalidRequestError, match="at most 8952"):
         await bench.planner.plan(ACME, spec(min_tokens=9_000))
+
+
+async def test_a_tenants_part_bounds_what_fits_and_strict_ones_are_routed_by_their_own_state(bench: Bench) -> None:
+    await bench.workers(worker_record("a", max_model_len=9_000, num_blocks=40))
+    strict = replace(ACME, quota=TenantQuota({TierKind.DEVICE: TierShare(0.25, 0.25)}), quota_number=1)
+    lax = new_tenant("globex", 0.0)
+    bench.directory.install(ControlState(None, table_of((strict, lax), (), ())))
+    own, beside = await bench.planner.plan(strict, spec()), await bench.planner.plan(lax, spec())
+    assert (own.max_tokens, beside.max_tokens) == (10 * 16 - 48 + 1, 30 * 16 - 48 + 1)
+    assert (own.affinity is None, beside.affinity is None) == (False, True)
+    bench.directory.install(ControlState(None, table_of((lax,), (), ())))
+    assert (await bench.planner.plan(lax, spec())).max_tokens == DEFAULT_MAX_TOKENS
 
 
 async def test_a_model_without_text_has_no_stop_strings(bench: Bench) -> None:
