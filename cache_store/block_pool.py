@@ -18,7 +18,7 @@ from cache_store.domain import Domain, DomainTag, TenantId
 from cache_store.event_log import EventLog
 from cache_store.events import BlockChange, BlockEvent
 from cache_store.groups import CacheGeometry
-from cache_store.lending import charge, num_available
+from cache_store.lending import charge, num_attainable, num_available
 from cache_store.policies.lru import Lru
 from cache_store.policy import EvictionPolicy, Outcome, Use, Uses
 from cache_store.pool_check import check_pool
@@ -104,22 +104,24 @@ class BlockPool:
 
     def usage(self) -> tuple[TenantUse, ...]:
         """Who has what; those with most blocks first."""
-        return tuple(
-            TenantUse(
-                tenant=account.tenant,
-                guaranteed_blocks=account.minimum,
-                max_blocks=self._limit(account),
-                used_blocks=account.num_used,
-                held_blocks=account.num_held,
-                lent_blocks=self._lent(account),
-                evicted_blocks=account.num_evicted,
-            )
-            for account in sorted(self._accounts.values(), key=lambda account: (-account.num_used, account.tenant))
-        )
+        by_use = sorted(self._accounts.values(), key=lambda account: (-account.num_used, account.tenant))
+        strict, borrowed = self._strict_blocks(), self._borrowed_blocks()
+        return tuple(self._use(account, strict, borrowed) for account in by_use)
+
+    def use_of(self, domain: Domain) -> TenantUse:
+        """What the domain's tenant has."""
+        return self._use(self._account(domain.tenant), self._strict_blocks(), self._borrowed_blocks())
 
     def max_blocks(self, domain: Domain) -> int:
         """See `Tier.max_blocks`."""
-        return self._limit(self._account(domain.tenant))
+        return self._limit(self._account(domain.tenant), self._strict_blocks())
+
+    def attainable_blocks(self, domain: Domain) -> int:
+        """Blocks that the domain's tenant could have if nobody held any beyond its guarantee.
+
+        Less than `max_blocks` where others keep what they are guaranteed: what needs more waits for them to change.
+        """
+        return num_attainable(self._account(domain.tenant), self._accounts.values(), self._num_blocks)
 
     def num_available(self, domain: Domain) -> int:
         """See `Tier.num_available`."""
@@ -276,15 +278,29 @@ class BlockPool:
         quota = self._quotas.of(account.tenant)
         account.take_quota(quota, quota.share(TierKind.DEVICE), self._num_blocks)
 
-    def _limit(self, account: Account) -> int:
-        strict = sum(other.minimum for other in self._accounts.values() if other.strict and other is not account)
-        return min(account.maximum, self._num_blocks - strict)
+    def _use(self, account: Account, strict: int, borrowed: int) -> TenantUse:
+        by_others = borrowed - max(0, account.num_used - account.minimum)
+        is_lent = 0 if account.strict else min(by_others, max(0, account.minimum - account.num_used))
+        return TenantUse(
+            tenant=account.tenant,
+            guaranteed_blocks=account.minimum,
+            max_blocks=self._limit(account, strict),
+            used_blocks=account.num_used,
+            held_blocks=account.num_held,
+            lent_blocks=is_lent,
+            evicted_blocks=account.num_evicted,
+        )
 
-    def _lent(self, account: Account) -> int:
-        if account.strict:
-            return 0
-        others = sum(max(0, each.num_used - each.minimum) for each in self._accounts.values() if each is not account)
-        return min(others, max(0, account.minimum - account.num_used))
+    def _strict_blocks(self) -> int:
+        return sum(account.minimum for account in self._accounts.values() if account.strict)
+
+    def _borrowed_blocks(self) -> int:
+        return sum(max(0, account.num_used - account.minimum) for account in self._accounts.values())
+
+    def _limit(self, account: Account, strict: int) -> int:
+        """`strict`: blocks of all strict tenants."""
+        of_others = strict - account.minimum if account.strict else strict
+        return min(account.maximum, self._num_blocks - of_others)
 
     def _hold(self, account: Account, blocks: Sequence[Block]) -> None:
         num_taken = 0

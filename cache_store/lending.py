@@ -32,6 +32,15 @@ def num_available(asking: Account, accounts: Iterable[Account], num_unused: int)
     return max(0, min(asking.maximum - asking.num_held, within_pool))
 
 
+def num_attainable(asking: Account, accounts: Iterable[Account], num_blocks: int) -> int:
+    """Blocks that `asking` could have in a pool of `num_blocks` if nobody else held any beyond its guarantee."""
+    kept = 0
+    for account in accounts:
+        if account is not asking:
+            kept += account.minimum if account.strict else min(account.protected, account.num_used)
+    return max(0, min(asking.maximum, num_blocks - kept))
+
+
 def charge(asking: Account, num_blocks: int, num_missing: int, accounts: Iterable[Account]) -> Charge:
     """Who evicts next, and how many, where `asking` gets `num_blocks` in all and `num_missing` slots are to be made.
 
