@@ -8,7 +8,9 @@ Runs on the event loop of the worker and owns nothing but a counter and whether 
 from __future__ import annotations
 
 import asyncio
-from typing import NoReturn
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, NoReturn, TypeAlias
 
 import grpc
 import structlog
@@ -19,11 +21,12 @@ from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
 from cache_store.clock import Clock
 from cache_store.errors import DeadlineError, StemcacheError, UnavailableError
 from cache_store.index import Incarnation
-from cache_store.request_token import verify
-from worker.engine_thread import EngineThread, ThreadedEngine
+from cache_store.request_token import RequestClaims, verify
+from worker.engine_thread import EngineThread
 from worker.outbox import Outbox, OutboxItem, SampleTokens
 from worker.requests import EngineRequest, Finish, Finished, RequestKey, Started
-from worker.rpc_request import check_format, check_protocol, to_engine
+from worker.rpc_cache import PrefixCalls, PrefixEngine
+from worker.rpc_request import RoutedMessage, check_format, check_protocol, to_engine
 from worker.runner import ModelInfo
 from worker.statuses import to_status
 
@@ -42,7 +45,7 @@ _FINISH = {
     Finish.LENGTH: inference_pb2.FINISH_REASON_LENGTH,
 }
 
-_Context = grpc.aio.ServicerContext[worker_pb2.ExecuteRequest, worker_pb2.ExecuteResponse]
+Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # in quotes: a generic to the type checker only
 
 _log = structlog.get_logger(__name__)
 
@@ -52,7 +55,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     def __init__(
         self,
-        thread: EngineThread[ThreadedEngine],
+        thread: EngineThread[PrefixEngine],
         model: ModelInfo,
         incarnation: Incarnation,
         cluster_key: bytes,
@@ -60,6 +63,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         write_timeout_s: float = WRITE_TIMEOUT_S,
     ) -> None:
         self._thread = thread
+        self._prefixes = PrefixCalls(thread, clock)
         self._model = model
         self._incarnation = incarnation
         self._cluster_key = cluster_key
@@ -85,26 +89,62 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         await self._idle.wait()
 
     async def Execute(  # type: ignore[override]  # noqa: N802 - gRPC's name; writing, so that `finally` runs at once
-        self, request: worker_pb2.ExecuteRequest, context: _Context
+        self, request: worker_pb2.ExecuteRequest, context: Context
     ) -> None:
         """Runs one routed request."""
+        async with self._answering(context):
+            await self._execute(request, context)
+
+    async def LookupPrefix(  # noqa: N802 - gRPC's name, as those below
+        self, request: worker_pb2.LookupPrefixRequest, context: Context
+    ) -> worker_pb2.LookupPrefixResponse:
+        """Says how much of a prompt is cached."""
+        async with self._answering(context):
+            return await self._prefixes.lookup(request, self._claims(request))
+
+    async def PinPrefix(  # noqa: N802
+        self, request: worker_pb2.PinPrefixRequest, context: Context
+    ) -> worker_pb2.PinPrefixResponse:
+        """Pins what is cached of a prompt."""
+        async with self._answering(context):
+            claims = self._claims(request)
+            self._require_open()
+            return await self._prefixes.pin(request, claims)
+
+    async def UnpinPrefix(  # noqa: N802
+        self, request: worker_pb2.UnpinPrefixRequest, context: Context
+    ) -> worker_pb2.UnpinPrefixResponse:
+        """Ends a pin."""
+        async with self._answering(context):
+            return await self._prefixes.unpin(request, self._claims(request))
+
+    async def ListPins(  # noqa: N802
+        self, request: worker_pb2.ListPinsRequest, context: Context
+    ) -> worker_pb2.ListPinsResponse:
+        """Lists a tenant's pins."""
+        async with self._answering(context):
+            return await self._prefixes.list(self._claims(request))
+
+    @asynccontextmanager
+    async def _answering(self, context: Context) -> AsyncIterator[None]:
+        """One call; it ends with the status of what is raised inside."""
         self._num_calls += 1
         self._idle.clear()
         try:
-            await self._execute(request, context)
+            yield
         except StemcacheError as error:
             await _abort(context, error)
         except Exception as error:
             if isinstance(error, grpc.aio.AbortError | grpc.aio.UsageError):
                 raise
-            _log.error("execute_failed", error=type(error).__name__, exc_info=error)
+            _log.error("call_failed", error=type(error).__name__, exc_info=error)
             await _abort(context, error)
         finally:
             self._num_calls -= 1
             if self._num_calls == 0:
                 self._idle.set()
 
-    async def _execute(self, message: worker_pb2.ExecuteRequest, context: _Context) -> None:
+    async def _execute(self, message: worker_pb2.ExecuteRequest, context: Context) -> None:
         engine_request = self._admit(message)
         outbox = self._thread.submit(engine_request)
         try:
@@ -112,7 +152,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         finally:
             self._thread.close(engine_request.key)
 
-    async def _stream(self, outbox: Outbox, context: _Context) -> None:
+    async def _stream(self, outbox: Outbox, context: Context) -> None:
         while True:
             for item in await outbox.take():
                 try:
@@ -124,17 +164,24 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                     return
 
     def _admit(self, message: worker_pb2.ExecuteRequest) -> EngineRequest:
+        claims = self._claims(message)
+        self._require_open()
+        self._next_key += 1
+        return to_engine(message, claims, RequestKey(self._next_key), self._model)
+
+    def _claims(self, message: RoutedMessage) -> RequestClaims:
         """Checks in the order in which a sender can be believed: its version, its token, then what it says."""
         check_protocol(message)
         claims = verify(self._cluster_key, message.request_token, self._incarnation, self._clock.unix_s())
         check_format(claims, self._model)
+        return claims
+
+    def _require_open(self) -> None:
         if self._draining:
             raise UnavailableError("this worker is draining; ask another one", DRAIN_RETRY_AFTER_S)
-        self._next_key += 1
-        return to_engine(message, claims, RequestKey(self._next_key), self._model)
 
 
-async def _abort(context: _Context, error: Exception) -> NoReturn:
+async def _abort(context: Context, error: Exception) -> NoReturn:
     """Ends the call with the status of `error`. A caller that reads nothing cannot be told: its call is given up."""
     status = to_status(error)
     async with asyncio.timeout(_ABORT_TIMEOUT_S):

@@ -7,6 +7,7 @@ token; no field of the message names a tenant. Knows the proto messages, but no 
 from __future__ import annotations
 
 import math
+from typing import Protocol
 
 from stemcache.v1 import inference_pb2
 from stemcache.worker.v1 import worker_pb2
@@ -35,7 +36,21 @@ _CACHE_MODES = {
 }
 
 
-def check_protocol(message: worker_pb2.ExecuteRequest) -> None:
+class RoutedMessage(Protocol):
+    """What every message of a router carries."""
+
+    @property
+    def protocol_version(self) -> int:
+        """Of the sender."""
+        ...
+
+    @property
+    def request_token(self) -> bytes:
+        """Who asks."""
+        ...
+
+
+def check_protocol(message: RoutedMessage) -> None:
     """Raises VersionError, which names both versions, where the sender speaks another protocol."""
     if message.protocol_version != PROTOCOL_VERSION:
         raise VersionError("the worker protocol of this request", message.protocol_version, PROTOCOL_VERSION)
@@ -51,6 +66,13 @@ def check_format(claims: RequestClaims, model: ModelInfo) -> None:
         )
 
 
+def packed_prompt(prompt: bytes) -> PackedTokens:
+    """Token ids of a message. Raises InvalidRequestError where they are no whole number of tokens."""
+    if len(prompt) % TOKEN_BYTES:
+        raise InvalidRequestError("prompt", f"{len(prompt)} bytes are no whole number of {TOKEN_BYTES}-byte token ids")
+    return PackedTokens(prompt)
+
+
 def to_engine(
     message: worker_pb2.ExecuteRequest, claims: RequestClaims, key: RequestKey, model: ModelInfo
 ) -> EngineRequest:
@@ -61,7 +83,7 @@ def to_engine(
     return EngineRequest(
         key=key,
         domain=claims.domain,
-        prompt=_prompt(message),
+        prompt=packed_prompt(message.prompt),
         sampling=_sampling(message.sampling, model),
         num_samples=_num_samples(message.sampling),
         cache_mode=_cache_mode(message),
@@ -69,14 +91,6 @@ def to_engine(
         session_end=message.session_end,
         ttl_s=_ttl_s(message),
     )
-
-
-def _prompt(message: worker_pb2.ExecuteRequest) -> PackedTokens:
-    if len(message.prompt) % TOKEN_BYTES:
-        raise InvalidRequestError(
-            "prompt", f"{len(message.prompt)} bytes are no whole number of {TOKEN_BYTES}-byte token ids"
-        )
-    return PackedTokens(message.prompt)
 
 
 def _sampling(message: worker_pb2.TokenSampling, model: ModelInfo) -> SamplingParams:

@@ -13,6 +13,7 @@ from google.rpc import code_pb2, error_details_pb2, status_pb2
 from grpc_status import rpc_status
 
 from cache_store.errors import (
+    AlreadyExistsError,
     CancelledRequestError,
     DeadlineError,
     InvalidRequestError,
@@ -32,6 +33,7 @@ _CODES: dict[type[StemcacheError], int] = {
     VersionError: code_pb2.FAILED_PRECONDITION,
     PreconditionError: code_pb2.FAILED_PRECONDITION,
     NotFoundError: code_pb2.NOT_FOUND,
+    AlreadyExistsError: code_pb2.ALREADY_EXISTS,
     LimitExceededError: code_pb2.RESOURCE_EXHAUSTED,
     UnavailableError: code_pb2.UNAVAILABLE,
     WorkerLostError: code_pb2.UNAVAILABLE,  # as the router sees a broken connection; ABORTED is its own to say
@@ -55,8 +57,15 @@ def _details(error: Exception) -> list[Message]:
     if isinstance(error, InvalidRequestError):
         violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=str(error))
         return [error_details_pb2.BadRequest(field_violations=[violation])]
-    if isinstance(error, UnavailableError | LimitExceededError):
-        delay = duration_pb2.Duration()
-        delay.FromMilliseconds(round(error.retry_after_s * 1000))
-        return [error_details_pb2.RetryInfo(retry_delay=delay)]
+    if isinstance(error, LimitExceededError):
+        exceeded = error_details_pb2.QuotaFailure.Violation(subject=error.subject, description=str(error))
+        return [error_details_pb2.QuotaFailure(violations=[exceeded]), _retry_info(error.retry_after_s)]
+    if isinstance(error, UnavailableError):
+        return [_retry_info(error.retry_after_s)]
     return []
+
+
+def _retry_info(seconds: float) -> error_details_pb2.RetryInfo:
+    delay = duration_pb2.Duration()
+    delay.FromMilliseconds(round(seconds * 1000))
+    return error_details_pb2.RetryInfo(retry_delay=delay)

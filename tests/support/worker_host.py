@@ -88,7 +88,7 @@ class WorkerClient:
         self._incarnation = incarnation
         self._cluster_key = cluster_key
         self.channel = grpc.aio.insecure_channel(address)
-        self._stub = worker_pb2_grpc.WorkerServiceStub(self.channel)
+        self.stub: Any = worker_pb2_grpc.WorkerServiceStub(self.channel)
         self._num_requests = 0
 
     async def __aenter__(self) -> WorkerClient:
@@ -120,7 +120,7 @@ class WorkerClient:
         self, message: worker_pb2.ExecuteRequest, timeout_s: float = 30.0
     ) -> grpc.aio.UnaryStreamCall[worker_pb2.ExecuteRequest, worker_pb2.ExecuteResponse]:
         """The raw call."""
-        return self._stub.Execute(message, timeout=timeout_s)
+        return self.stub.Execute(message, timeout=timeout_s)
 
     async def run(self, message: worker_pb2.ExecuteRequest, timeout_s: float = 30.0) -> Execution:
         """Reads a call to its end. Raises grpc.aio.AioRpcError."""

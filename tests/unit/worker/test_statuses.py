@@ -54,6 +54,12 @@ def test_details_say_which_field_and_when_to_come_again() -> None:
     assert retry.retry_delay.ToMilliseconds() == 1_500
 
 
+def test_a_limit_is_named() -> None:
+    failure = error_details_pb2.QuotaFailure()
+    assert packed(errors.LimitExceededError("pinned blocks", "why", 1.5)).Unpack(failure)
+    assert [each.subject for each in failure.violations] == ["pinned blocks"]
+
+
 def packed(error: Exception) -> object:
     [(_, binary)] = to_status(error).trailing_metadata
     return status_pb2.Status.FromString(binary).details[0]
