@@ -7,6 +7,7 @@
     sc:{index}:incarnations         SET of incarnations that wrote to the index and were not dropped since
     sc:{workers}:current            HASH worker id -> order and name of its newest incarnation
     sc:{workers}:lease:INC          record of a worker, expires with its lease
+    sc:quotas                       HASH of head and body: quotas of tenants, written by routers, read by workers
 
 What stands in braces decides the slot of a Redis Cluster: keys that one script reads share it. Control data lies under
 `sc:control` and belongs to `services/tenants`.
@@ -22,6 +23,7 @@ SCHEMA_KEY = "sc:schema"
 
 INCARNATIONS_KEY = "sc:{index}:incarnations"
 CURRENT_KEY = "sc:{workers}:current"
+QUOTAS_KEY = "sc:quotas"
 
 
 def parse_current(entry: bytes) -> tuple[int, Incarnation] | None:

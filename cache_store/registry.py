@@ -65,6 +65,8 @@ class WorkerRecord:
     eos_token_ids: tuple[int, ...]
     draining: bool
     load: WorkerLoad
+    quota_generation: int = 0
+    """Generation of the control data whose quotas are in force there; 0: none yet, only defaults."""
 
 
 class Renewal(StrEnum):

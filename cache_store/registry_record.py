@@ -132,4 +132,5 @@ def _read(fields: _Fields) -> WorkerRecord:
             prefill_tokens_per_s=load.rate("prefill_tokens_per_s"),
             used_blocks=load.count("used_blocks"),
         ),
+        quota_generation=fields.count("quota_generation"),
     )

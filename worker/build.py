@@ -8,6 +8,7 @@ from dataclasses import replace
 from cache_store.errors import InvalidRequestError
 from cache_store.index import IndexUnavailableError
 from cache_store.redis_index import RedisIndexWriter
+from cache_store.redis_quotas import RedisQuotas
 from cache_store.redis_registry import RedisRegistryWriter
 from cache_store.redis_session import REDIS_ERRORS, RedisSession
 from cache_store.redis_sweep import sweep_dead
@@ -31,7 +32,7 @@ def build_runner(config: WorkerConfig) -> Runner:
 
 
 def connect_stores(config: WorkerConfig) -> Stores:
-    """Index and registry in Redis. Connects at the first call, so Redis may be away."""
+    """Index, registry and published quotas in Redis. Connects at the first call, so Redis may be away."""
     session = RedisSession(config.redis_url)
 
     async def sweep() -> None:
@@ -40,7 +41,8 @@ def connect_stores(config: WorkerConfig) -> Stores:
         except REDIS_ERRORS as error:
             raise IndexUnavailableError(str(error)) from error
 
-    return Stores(RedisIndexWriter(session), RedisRegistryWriter(session), sweep, session.close)
+    quotas = RedisQuotas(session)
+    return Stores(RedisIndexWriter(session), RedisRegistryWriter(session), quotas, sweep, session.close)
 
 
 def _build_paged(config: WorkerConfig) -> Runner:

@@ -21,6 +21,7 @@ from cache_store.clock import Clock
 from cache_store.errors import PreconditionError
 from cache_store.events import BlockEvent
 from cache_store.index import Incarnation
+from cache_store.quota import QuotaTable
 from cache_store.registry import PROTOCOL_VERSION, WorkerRecord
 from cache_store.tokens import TOKEN_BYTES
 from worker.config import WorkerConfig
@@ -28,6 +29,7 @@ from worker.engine import Engine
 from worker.engine_config import EngineConfig
 from worker.engine_thread import EngineThread
 from worker.publisher import Publisher, Stores
+from worker.quota_watch import APPLY_TIMEOUT_S, QuotaWatch
 from worker.rpc import WorkerServicer
 from worker.runner import ModelInfo, Runner
 
@@ -73,6 +75,7 @@ class WorkerHost:
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=_server_options(self._model))
         self._publisher = Publisher(stores, self.record)
+        self._quotas = QuotaWatch(stores.quotas, config.cluster_key, self._set_quotas)
         self._stores = stores
         self._stop = asyncio.Event()
         self._ended = asyncio.Event()
@@ -140,6 +143,7 @@ class WorkerHost:
             eos_token_ids=self._model.eos_token_ids,
             draining=self._servicer.draining,
             load=self._thread.load,
+            quota_generation=self._quotas.generation,
         )
 
     async def drain(self, deadline_s: float) -> None:
@@ -162,6 +166,9 @@ class WorkerHost:
     async def wait_ended(self) -> None:
         """Returns when it has ended; `failure` says why."""
         await self._ended.wait()
+
+    async def _set_quotas(self, quotas: QuotaTable) -> None:
+        await self._thread.call(lambda engine: engine.set_quotas(quotas), APPLY_TIMEOUT_S)
 
     def _offer(self, events: Sequence[BlockEvent]) -> None:
         self._publisher.offer(events)
@@ -197,10 +204,11 @@ class WorkerHost:
             asyncio.create_task(self._stop.wait(), name="stop"),
             asyncio.create_task(self._thread.wait_ended(), name="engine-ended"),
             asyncio.create_task(self._watch_steps(), name="watch-steps"),
+            asyncio.create_task(self._quotas.run(), name="quota-watch"),
         )
         try:
             await asyncio.wait((publishing, *watched), return_when=asyncio.FIRST_COMPLETED)
-            self._failure = self._find_failure(publishing, watched[2])
+            self._failure = self._find_failure(publishing, *watched[2:])
             await self._close(publishing)
         finally:
             for task in watched:

@@ -21,6 +21,7 @@ from cache_store.events import BlockEvent
 from cache_store.index import IndexUnavailableError, IndexWriter
 from cache_store.registry import RENEW_S, RegistryUnavailableError, RegistryWriter, Renewal, WorkerRecord
 from worker.mirror import IndexMirror
+from worker.quota_watch import QuotaSource
 
 LEAVE_TIMEOUT_S = 2.0
 """Deadline of the last words of a worker."""
@@ -55,6 +56,7 @@ class Stores:
 
     index: IndexWriter
     registry: RegistryWriter
+    quotas: QuotaSource
     sweep: Callable[[], Awaitable[None]]
     """Removes some of what dead workers left. Raises IndexUnavailableError."""
     close: Callable[[], Awaitable[None]]

@@ -10,6 +10,7 @@ from cache_store.index import Incarnation
 from cache_store.redis_keys import (
     CURRENT_KEY,
     INCARNATIONS_KEY,
+    QUOTAS_KEY,
     SCHEMA_KEY,
     blocks_key,
     domains_key,
@@ -31,12 +32,15 @@ _SCHEMA: tuple[Command, ...] = (("PING",), ("GET", SCHEMA_KEY))
 
 _NEEDS: dict[RedisRole, tuple[Command, ...]] = {
     RedisRole.OPERATOR: (
-        ("PING",),
+        *_SCHEMA,
         ("HGET", CONTROL_KEY, "head"),
         ("HGETALL", CONTROL_KEY),
         ("HSET", CONTROL_KEY, "head", ""),
         ("HDEL", CONTROL_KEY, "head"),
         ("EVAL", "return 0", 1, CONTROL_KEY),
+        ("HGET", QUOTAS_KEY, "head"),
+        ("HSET", QUOTAS_KEY, "head", "", "body", ""),
+        ("EVALSHA", _SHA1, 1, QUOTAS_KEY),
     ),
     RedisRole.ROUTER: (
         *_SCHEMA,
@@ -74,13 +78,27 @@ _NEEDS: dict[RedisRole, tuple[Command, ...]] = {
         ("SET", _LEASE, "", "PX", 1, "GET"),
         ("EXISTS", _LEASE),
         ("DEL", _LEASE),
+        ("HGET", QUOTAS_KEY, "head"),
+        ("HMGET", QUOTAS_KEY, "head", "body"),
     ),
 }
 
 _EXCESS: dict[RedisRole, tuple[Command, ...]] = {
     RedisRole.OPERATOR: (("FLUSHALL",), ("CONFIG", "GET", "*")),
-    RedisRole.ROUTER: (("HSET", CONTROL_KEY, "head", ""), ("SADD", _BLOCKS, ""), ("SCAN", "0"), ("FLUSHALL",)),
-    RedisRole.WORKER: (("HGETALL", CONTROL_KEY), ("SCAN", "0"), ("FLUSHALL",)),
+    RedisRole.ROUTER: (
+        ("HSET", CONTROL_KEY, "head", ""),
+        ("HSET", QUOTAS_KEY, "head", ""),
+        ("SADD", _BLOCKS, ""),
+        ("SCAN", "0"),
+        ("FLUSHALL",),
+    ),
+    RedisRole.WORKER: (
+        ("HGETALL", CONTROL_KEY),
+        ("HSET", QUOTAS_KEY, "head", ""),
+        ("HDEL", QUOTAS_KEY, "head"),
+        ("SCAN", "0"),
+        ("FLUSHALL",),
+    ),
 }
 
 

@@ -14,11 +14,11 @@ class RedisRole(StrEnum):
     """A user of the server; the value is its name there."""
 
     OPERATOR = "operator"
-    """Control data: the tenant store and the admin service."""
+    """Control data: the tenant store and the admin service; publishes quotas."""
     ROUTER = "router"
     """Reads control data, index and registry; writes nothing."""
     WORKER = "worker"
-    """Writes its own part of index and registry; sees no control data."""
+    """Writes its own part of index and registry; of control data it sees the published quotas only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +46,8 @@ _RULES = {
     RedisRole.OPERATOR: "+@read +@write -@dangerous +info +time +eval +evalsha +eval_ro +evalsha_ro ~sc:*",
     RedisRole.ROUTER: "+@read -@dangerous -scan -randomkey -dbsize +info +time +eval_ro +evalsha_ro %R~sc:*",
     RedisRole.WORKER: (
-        "+time +get +set +exists +del +unlink +sadd +srem +smembers +srandmember +hget +hset +hdel +hrandfield +eval"
-        " +evalsha ~sc:{*}:blocks:* ~sc:inc:* ~sc:{index}:* ~sc:{workers}:* ~sc:schema"
+        "+time +get +set +exists +del +unlink +sadd +srem +smembers +srandmember +hget +hmget +hset +hdel +hrandfield"
+        " +eval +evalsha ~sc:{*}:blocks:* ~sc:inc:* ~sc:{index}:* ~sc:{workers}:* ~sc:schema %R~sc:quotas"
     ),
 }
 

@@ -18,6 +18,7 @@ import structlog
 from cache_store.clock import Clock
 from cache_store.errors import PreconditionError
 from cache_store.redis_index import RedisIndexReader
+from cache_store.redis_quotas import RedisQuotas
 from cache_store.redis_registry import RedisRegistryReader
 from cache_store.redis_session import RedisSession
 from services.admin.cluster_servicer import ClusterServicer
@@ -41,6 +42,7 @@ from services.router.worker_client import WorkerPool
 from services.settings import Address, RouterSettings
 from services.tenants.directory import TenantDirectory
 from services.tenants.master_key import MasterKey, cluster_key, from_file, from_value
+from services.tenants.quota_publisher import QuotaPublisher
 from services.tenants.redis_connect import control_store
 from services.tenants.snapshot import SnapshotFile
 from services.tenants.sync import DirectorySync
@@ -59,6 +61,7 @@ class _Parts:
 
     directory: TenantDirectory
     sync: DirectorySync
+    quotas: QuotaPublisher
     view: RegistryView
     table: RequestTable
     results: KeptResults
@@ -108,6 +111,7 @@ class Router:
         parts = self._parts
         return {
             "control-sync": parts.sync.run,
+            "quota-publication": parts.quotas.run,
             "registry-view": parts.view.run,
             "readiness": parts.readiness.run,
             "expire-results": self._expire,
@@ -157,6 +161,8 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     directory = TenantDirectory(clock)
     snapshot = SnapshotFile(settings.data_dir / "router-control.json", master)
     sync = DirectorySync(store, directory, snapshot, await asyncio.to_thread(snapshot.load), clock)
+    control_session = RedisSession(settings.control_redis_url)
+    stack.push_async_callback(control_session.close)
     session = RedisSession(settings.redis_url)
     stack.push_async_callback(session.close)
     pool = WorkerPool()
@@ -177,6 +183,7 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     return _Parts(
         directory=directory,
         sync=sync,
+        quotas=QuotaPublisher(RedisQuotas(control_session), directory, cluster_key(master), clock),
         view=view,
         table=table,
         results=results,

@@ -14,22 +14,24 @@ from cache_store.index import Incarnation, IndexUnavailableError
 from cache_store.memory_index import MemoryIndex
 from cache_store.memory_registry import MemoryRegistry
 from cache_store.registry import RegistryUnavailableError, Renewal, WorkerId, WorkerRecord
+from tests.support.memory_quotas import MemoryQuotas
 from worker.config import WorkerConfig
 from worker.publisher import Stores
 
 
 class MemoryStores:
-    """Implements IndexReader, IndexWriter, RegistryReader and RegistryWriter."""
+    """Implements IndexReader, IndexWriter, RegistryReader and RegistryWriter; `quotas` is what routers published."""
 
     def __init__(self) -> None:
         self.reachable = True
         self.num_replaced = 0
         self.num_sweeps = 0
+        self.quotas = MemoryQuotas()
         self.wipe()
 
     def connect(self, _: WorkerConfig) -> Stores:
         """For `WorkerParts.connect_stores`."""
-        return Stores(index=self, registry=self, sweep=self._sweep, close=self._close)
+        return Stores(index=self, registry=self, quotas=self.quotas, sweep=self._sweep, close=self._close)
 
     def wipe(self) -> None:
         """Forgets everything."""

@@ -1,0 +1,133 @@
+"""The quotas as routers publish them to workers: a small head that is polled, and a body that it vouches for.
+
+Both carry a version; the head carries a MAC under the cluster's key and the digest of its body. Whoever cannot make the
+MAC can neither change quotas nor make some up, and an old document that is put back is older than what a worker has
+(`is_newer`). Knows no Redis.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import struct
+from dataclasses import dataclass
+from types import MappingProxyType
+
+from cache_store.domain import TenantId
+from cache_store.encoding import Field, decode, encode
+from cache_store.errors import CorruptDataError, InvalidRequestError, PreconditionError, VersionError
+from cache_store.quota import QuotaTable, TenantQuota, TierShare, check_sum
+from cache_store.tiers import TierKind
+
+QUOTA_VERSION = 1
+_MAC_BYTES = 32
+_NUMBERS = struct.Struct("<dd")
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaHead:
+    """Names one state of the quotas."""
+
+    store_id: str
+    """Of the control data; another one means that the store before was lost."""
+    generation: int
+    """Of the control data; only ever grows in one store."""
+    publish_unix_s: float
+    """When a router wrote it, to the millisecond."""
+    body_digest: bytes
+
+    def is_newer(self, other: QuotaHead) -> bool:
+        """Whether it takes the place of `other`: a later state of the same store, or another store published later."""
+        if self.store_id != other.store_id:
+            return self.publish_unix_s > other.publish_unix_s
+        return (self.generation, self.publish_unix_s) > (other.generation, other.publish_unix_s)
+
+
+@dataclass(frozen=True, slots=True)
+class QuotaDocument:
+    """Head and body as they stand in the store."""
+
+    head: bytes
+    body: bytes
+
+
+def write_quotas(cluster_key: bytes, store_id: str, quotas: QuotaTable, publish_unix_s: float) -> QuotaDocument:
+    """The document of `quotas`."""
+    entries = (_write_entry(tenant, quota) for tenant, quota in sorted(quotas.quotas.items()))
+    body = encode(QUOTA_VERSION, *entries)
+    fields = encode(QUOTA_VERSION, store_id, quotas.generation, round(publish_unix_s * 1000), digest_of(body))
+    return QuotaDocument(fields + _mac(cluster_key, fields), body)
+
+
+def read_head(cluster_key: bytes, data: bytes) -> QuotaHead:
+    """Raises CorruptDataError for a MAC that does not fit, VersionError for another version."""
+    fields, mac = data[:-_MAC_BYTES], data[-_MAC_BYTES:]
+    if not hmac.compare_digest(mac, _mac(cluster_key, fields)):
+        raise CorruptDataError("the MAC of the quotas does not fit; do router and worker share the cluster key?")
+    match _versioned(fields):
+        case (str(store_id), int(generation), int(publish_ms), bytes(body_digest)):
+            return QuotaHead(store_id, generation, publish_ms / 1000, body_digest)
+    raise CorruptDataError("the head of the quotas has other fields than this build expects")
+
+
+def read_quotas(head: QuotaHead, body: bytes) -> QuotaTable:
+    """The quotas that `head` vouches for.
+
+    Raises CorruptDataError where `body` is another one or its guarantees exceed a tier, VersionError.
+    """
+    if not hmac.compare_digest(digest_of(body), head.body_digest):
+        raise CorruptDataError("the body of the quotas is not the one that their head names")
+    try:
+        quotas = dict(_read_entry(entry) for entry in _versioned(body))
+        check_sum(quotas.values())
+    except (InvalidRequestError, PreconditionError) as error:
+        raise CorruptDataError(f"the quotas cannot be in force: {error}") from error
+    return QuotaTable(head.generation, MappingProxyType(quotas))
+
+
+def _write_entry(tenant: TenantId, quota: TenantQuota) -> bytes:
+    shares = [
+        field
+        for tier, share in sorted(quota.shares.items())
+        for field in (tier.value, _NUMBERS.pack(share.minimum, share.maximum))
+    ]
+    return encode(tenant, _NUMBERS.pack(quota.weight, quota.max_pinned), *shares)
+
+
+def _read_entry(entry: Field) -> tuple[TenantId, TenantQuota]:
+    match decode(entry) if isinstance(entry, bytes) else ():
+        case (str(tenant), bytes(terms), *shares) if len(shares) % 2 == 0:
+            weight, max_pinned = _numbers(terms)
+            pairs = zip(shares[::2], shares[1::2], strict=True)
+            return TenantId(tenant), TenantQuota(MappingProxyType(dict(map(_read_share, pairs))), weight, max_pinned)
+    raise CorruptDataError("a quota has other fields than this build expects")
+
+
+def _read_share(pair: tuple[Field, Field]) -> tuple[TierKind, TierShare]:
+    match pair:
+        case (str(tier), bytes(numbers)) if tier in set(TierKind):
+            return TierKind(tier), TierShare(*_numbers(numbers))
+    raise CorruptDataError("a quota names a tier that this build does not know")
+
+
+def _numbers(data: bytes) -> tuple[float, float]:
+    if len(data) != _NUMBERS.size:
+        raise CorruptDataError("a quota has numbers of another length")
+    first, second = _NUMBERS.unpack(data)
+    return float(first), float(second)
+
+
+def _versioned(data: bytes) -> tuple[Field, ...]:
+    fields = decode(data)
+    if not fields or fields[0] != QUOTA_VERSION:
+        raise VersionError("the quotas in Redis", fields[0] if fields else None, QUOTA_VERSION)
+    return fields[1:]
+
+
+def digest_of(body: bytes) -> bytes:
+    """What a head says of its body."""
+    return hashlib.blake2b(body, digest_size=32, person=b"sc-quota-body").digest()
+
+
+def _mac(cluster_key: bytes, fields: bytes) -> bytes:
+    return hashlib.blake2b(fields, key=cluster_key, digest_size=_MAC_BYTES, person=b"sc-quotas").digest()

@@ -1,0 +1,121 @@
+"""Published quotas: what comes back, what is refused, which of two is the newer."""
+
+from __future__ import annotations
+
+from types import MappingProxyType
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cache_store.domain import TenantId
+from cache_store.encoding import encode
+from cache_store.errors import CorruptDataError, VersionError
+from cache_store.quota import QuotaTable, TenantQuota, TierShare
+from cache_store.quota_document import QuotaHead, digest_of, read_head, read_quotas, write_quotas
+from cache_store.tiers import TierKind
+
+KEY = b"k" * 32
+SOME = QuotaTable(
+    7,
+    MappingProxyType(
+        {
+            TenantId("a"): TenantQuota(MappingProxyType({TierKind.DEVICE: TierShare(0.25, 0.5)}), 2.0, 0.0),
+            TenantId("b"): TenantQuota(),
+        }
+    ),
+)
+OTHER = QuotaTable(8, MappingProxyType({TenantId("a"): TenantQuota()}))
+
+quotas = st.builds(
+    lambda low, high, weight, pinned: TenantQuota(
+        MappingProxyType({TierKind.DEVICE: TierShare(low, max(low, high))}), weight, pinned
+    ),
+    st.floats(0, 0.25),
+    st.floats(0.001, 1),
+    st.floats(0.001, 1000),
+    st.floats(0, 1),
+)
+
+
+@given(st.dictionaries(st.text(st.characters()), quotas, max_size=4), st.integers(0, 1 << 60), st.text(max_size=8))
+def test_what_is_written_is_read_back_equal(table: dict[TenantId, TenantQuota], generation: int, store_id: str) -> None:
+    document = write_quotas(KEY, store_id, QuotaTable(generation, table), 12.25)
+    head = read_head(KEY, document.head)
+    assert (head.store_id, head.generation, head.publish_unix_s) == (store_id, generation, 12.25)
+    assert read_quotas(head, document.body) == QuotaTable(generation, table)
+
+
+@pytest.mark.parametrize("at", [0, 20, -1])
+def test_a_changed_head_is_refused(at: int) -> None:
+    data = bytearray(write_quotas(KEY, "s", SOME, 1.0).head)
+    data[at] ^= 1
+    with pytest.raises(CorruptDataError, match="MAC of the quotas does not fit"):
+        read_head(KEY, bytes(data))
+
+
+@pytest.mark.parametrize("data", [b"", b"x", bytes(64), write_quotas(b"o" * 32, "s", SOME, 1.0).head])
+def test_what_was_not_written_under_the_clusters_key_is_refused(data: bytes) -> None:
+    with pytest.raises(CorruptDataError, match="MAC"):
+        read_head(KEY, data)
+
+
+def test_a_body_is_that_of_its_head() -> None:
+    head = read_head(KEY, write_quotas(KEY, "s", SOME, 1.0).head)
+    with pytest.raises(CorruptDataError, match="not the one"):
+        read_quotas(head, write_quotas(KEY, "s", OTHER, 1.0).body)
+
+
+def head_of(body: bytes) -> QuotaHead:
+    """A head that vouches for `body`, as one of a router gone wrong would."""
+    return QuotaHead("s", 1, 1.0, digest_of(body))
+
+
+def entry(*fields: bytes | str) -> bytes:
+    return encode("a", *fields)
+
+
+ONE = bytes(6) + b"\xf0\x3f"
+
+
+@pytest.mark.parametrize(
+    ("body", "says"),
+    [
+        (encode(1, 3), "other fields"),
+        (encode(1, b"\xff"), "header"),
+        (encode(1, entry(b"x")), "another length"),
+        (encode(1, entry(ONE + ONE, "moon", ONE + ONE)), "tier"),
+        (encode(1, entry(ONE + ONE, "device", b"")), "another length"),
+        (encode(1, entry(bytes(16))), "cannot be in force: weight"),
+        (encode(1, entry(ONE + ONE, "device")), "other fields"),
+        (
+            encode(1, entry(ONE + ONE, "device", ONE + ONE), encode("b", ONE + ONE, "device", ONE + ONE)),
+            "add up to 200 %",
+        ),
+    ],
+)
+def test_a_damaged_body_is_refused(body: bytes, says: str) -> None:
+    with pytest.raises(CorruptDataError, match=says):
+        read_quotas(head_of(body), body)
+
+
+def test_another_version_is_refused_by_name() -> None:
+    body = encode(2)
+    with pytest.raises(VersionError, match="has version 2, this build speaks version 1"):
+        read_quotas(head_of(body), body)
+
+
+@pytest.mark.parametrize(
+    ("new", "held", "is_newer"),
+    [
+        (("s", 2, 1.0), ("s", 1, 9.0), True),
+        (("s", 1, 9.0), ("s", 2, 1.0), False),
+        (("s", 1, 2.0), ("s", 1, 1.0), True),
+        (("s", 1, 1.0), ("s", 1, 1.0), False),
+        (("other", 1, 2.0), ("s", 9, 1.0), True),
+        (("other", 99, 1.0), ("s", 1, 2.0), False),
+        (("other", 99, 1.0), ("s", 1, 1.0), False),
+    ],
+)
+def test_which_is_newer(new: tuple[str, int, float], held: tuple[str, int, float], is_newer: bool) -> None:
+    assert QuotaHead(*new, b"").is_newer(QuotaHead(*held, b"")) is is_newer

@@ -1,0 +1,104 @@
+"""Follows the quotas that routers publish and hands them to the engine.
+
+Reads the small head twice a second and the body when the head is new. What does not carry the cluster's MAC, is of
+another version or is not newer than what is in force (`QuotaHead.is_newer`) changes nothing: a guarantee is not taken
+away by a forged or an old document, nor by a store that is away. Runs on the worker's event loop, which owns the state.
+Knows no Redis and no engine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Protocol
+
+import structlog
+
+from cache_store.errors import StemcacheError
+from cache_store.quota import QuotaTable
+from cache_store.quota_document import QuotaDocument, QuotaHead, read_head, read_quotas
+from cache_store.registry import RENEW_S
+
+APPLY_TIMEOUT_S = 30.0
+"""For the engine to come to it, between two steps."""
+
+_log = structlog.get_logger(__name__)
+
+
+class QuotaSource(Protocol):
+    """Where quotas are published. Every method raises UnavailableError."""
+
+    async def read_head(self) -> bytes:
+        """Empty where nothing was published."""
+        ...
+
+    async def read(self) -> QuotaDocument | None:
+        """Head and body of one moment; None where nothing was published."""
+        ...
+
+
+class QuotaWatch:
+    """State of one worker."""
+
+    def __init__(
+        self,
+        source: QuotaSource,
+        cluster_key: bytes,
+        set_quotas: Callable[[QuotaTable], Awaitable[None]],
+        poll_s: float = RENEW_S,
+    ) -> None:
+        """`set_quotas` returns when they are in force; it may raise a StemcacheError or TimeoutError."""
+        self._source = source
+        self._cluster_key = cluster_key
+        self._set_quotas = set_quotas
+        self._poll_s = poll_s
+        self._seen = b""
+        self._in_force: QuotaHead | None = None
+        self._problem: str | None = None
+
+    @property
+    def generation(self) -> int:
+        """Of the control data whose quotas are in force; 0 before the first."""
+        return self._in_force.generation if self._in_force else 0
+
+    async def run(self) -> None:
+        """Follows until cancelled."""
+        while True:
+            await self.poll()
+            await asyncio.sleep(self._poll_s)
+
+    async def poll(self) -> None:
+        """Looks once. What cannot be taken is logged and looked at again."""
+        try:
+            if await self._source.read_head() != self._seen:
+                await self._take(await self._source.read())
+        except (StemcacheError, TimeoutError) as error:
+            self._note(str(error) or "the engine did not come to it in time")
+            return
+        self._note(None)
+
+    async def _take(self, document: QuotaDocument | None) -> None:
+        if document is None:
+            return  # gone: routers write it again, and what is in force stays
+        head = read_head(self._cluster_key, document.head)
+        if self._in_force is None or head.is_newer(self._in_force):
+            await self._use(head, document.body)
+        elif head != self._in_force:
+            _log.warning("older_quotas_ignored", generation=head.generation, in_force=self.generation)
+        self._seen = document.head
+
+    async def _use(self, head: QuotaHead, body: bytes) -> None:
+        before = self._in_force
+        if before is None or before.body_digest != head.body_digest:
+            quotas = read_quotas(head, body)
+            await self._set_quotas(quotas)
+            _log.info("quotas_in_force", generation=head.generation, num_tenants=len(quotas.quotas))
+        self._in_force = head
+
+    def _note(self, problem: str | None) -> None:
+        """Logs a change between well and ill, not every poll."""
+        if problem is not None and problem != self._problem:
+            _log.warning("quotas_not_read", reason=problem, in_force=self.generation)
+        if problem is None and self._problem is not None:
+            _log.info("quotas_read_again", in_force=self.generation)
+        self._problem = problem
