@@ -5,13 +5,9 @@ State only; the pool decides who pays for a block (`cache_store/lending.py`) and
 
 from __future__ import annotations
 
-import math
-
 from cache_store.domain import TenantId
 from cache_store.eviction_queue import EvictionQueue
-from cache_store.expiry import Expiries
 from cache_store.policy import EvictionPolicy
-from cache_store.prefix_tree import Block
 from cache_store.quota import TenantQuota, TierShare
 
 
@@ -19,7 +15,6 @@ class Account:
     """Owned by the pool."""
 
     __slots__ = (
-        "expiries",
         "lends_guarantee",
         "maximum",
         "minimum",
@@ -48,7 +43,6 @@ class Account:
         self.strict = False
         self.lends_guarantee = False
         """Whether its guaranteed blocks are lent too, because they bring it nothing."""
-        self.expiries = Expiries()
 
     @property
     def num_used(self) -> int:
@@ -78,10 +72,3 @@ class Account:
         self.maximum = share.most_blocks(num_blocks)
         if self.strict:
             self.lends_guarantee = False
-
-    def offer(self, block: Block) -> None:
-        """Takes a leaf that nobody holds into the order of eviction."""
-        self.queue.push(block)
-        use = block.use
-        if use is not None and use.expires_s != math.inf:
-            self.expiries.push(block, use)

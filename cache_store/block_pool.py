@@ -9,27 +9,27 @@ are all that eviction has to look at. Each tenant has an account with its own or
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Sequence
 
 from cache_store.account import Account
 from cache_store.clock import Clock
 from cache_store.digest import Hasher, xxh3_128
-from cache_store.domain import Domain, DomainTag, TenantId
+from cache_store.domain import Domain, DomainTag
 from cache_store.event_log import EventLog
 from cache_store.events import BlockChange, BlockEvent
+from cache_store.expiry import Expiries
 from cache_store.groups import CacheGeometry
-from cache_store.lending import charge, num_attainable, num_available
+from cache_store.ledger import Ledger, PolicyMaker
+from cache_store.lending import Need, charges, num_attainable, num_available
 from cache_store.policies.lru import Lru
-from cache_store.policy import EvictionPolicy, Outcome, Use, Uses
+from cache_store.policy import Outcome, Use, Uses
 from cache_store.pool_check import check_pool
 from cache_store.prefix_tree import Block, PrefixTree
-from cache_store.quota import EMPTY_QUOTAS, QuotaTable
+from cache_store.quota import QuotaTable
 from cache_store.tiers import Granted, Match, PartialMatch, Short, TierKind
 from cache_store.tokens import TOKEN_BYTES, PackedTokens
 from cache_store.usage import Pressure, TenantUse
-
-PolicyMaker = Callable[[], EvictionPolicy]
-"""Makes the policy of one tenant."""
 
 
 class BlockPool:
@@ -48,14 +48,12 @@ class BlockPool:
         self._block_size = geometry.block_size
         self._num_blocks = num_blocks
         self._clock = clock
-        self._make_policy = policy
         self._tree = PrefixTree(geometry.block_size, hasher)
-        self._quotas = EMPTY_QUOTAS
-        self._accounts: dict[TenantId, Account] = {}
+        self._ledger = Ledger(TierKind.DEVICE, num_blocks, policy)
         self._unused = [Block((slot,) * len(geometry.groups)) for slot in range(num_blocks - 1, -1, -1)]
         self._next_uid = 0
-        self._has_strict = False
         self._events = EventLog()
+        self._expiries = Expiries()
         self._num_uses = 0
         self._num_evicted = 0
         self._num_lent_back = 0
@@ -73,7 +71,7 @@ class BlockPool:
     @property
     def num_held(self) -> int:
         """Blocks that somebody holds."""
-        return sum(account.num_held for account in self._accounts.values())
+        return sum(account.num_held for account in self._ledger.present)
 
     @property
     def num_used(self) -> int:
@@ -83,7 +81,7 @@ class BlockPool:
     @property
     def quotas(self) -> QuotaTable:
         """In force now."""
-        return self._quotas
+        return self._ledger.quotas
 
     @property
     def pressure(self) -> Pressure:
@@ -92,66 +90,60 @@ class BlockPool:
 
     def set_quotas(self, quotas: QuotaTable) -> None:
         """Other quotas from now on. What is cached beyond them goes at once, what is held when it is let go."""
-        self._quotas = quotas
-        for tenant in {*quotas.quotas, *self._accounts}:
-            self._account(tenant)
-        for account in self._accounts.values():
-            self._take_quota(account)
-        for account in self._accounts.values():
+        self._ledger.set_quotas(quotas)
+        for account in list(self._ledger.present):
             self._trim(account)
-        self._has_strict = any(account.strict for account in self._accounts.values())
         self._refill_reserve()
 
     def usage(self) -> tuple[TenantUse, ...]:
         """Who has what; those with most blocks first."""
-        by_use = sorted(self._accounts.values(), key=lambda account: (-account.num_used, account.tenant))
-        strict, borrowed = self._strict_blocks(), self._borrowed_blocks()
-        return tuple(self._use(account, strict, borrowed) for account in by_use)
+        by_use = sorted(self._ledger.everybody, key=lambda account: (-account.num_used, account.tenant))
+        num_borrowed = self._ledger.borrowed()
+        return tuple(self._ledger.use(account, num_borrowed) for account in by_use)
 
     def use_of(self, domain: Domain) -> TenantUse:
         """What the domain's tenant has."""
-        return self._use(self._account(domain.tenant), self._strict_blocks(), self._borrowed_blocks())
+        return self._ledger.use(self._ledger.of(domain.tenant), self._ledger.borrowed())
 
     def max_blocks(self, domain: Domain) -> int:
         """See `Tier.max_blocks`."""
-        return self._limit(self._account(domain.tenant), self._strict_blocks())
+        return self._ledger.limit(self._ledger.of(domain.tenant))
 
     def attainable_blocks(self, domain: Domain) -> int:
         """Blocks that the domain's tenant could have if nobody held any beyond its guarantee.
 
         Less than `max_blocks` where others keep what they are guaranteed: what needs more waits for them to change.
         """
-        return num_attainable(self._account(domain.tenant), self._accounts.values(), self._num_blocks)
+        return num_attainable(self._ledger.of(domain.tenant), self._ledger.present, self._num_blocks)
 
     def num_available(self, domain: Domain) -> int:
         """See `Tier.num_available`."""
-        return num_available(self._account(domain.tenant), self._accounts.values(), len(self._unused))
+        return num_available(self._ledger.of(domain.tenant), self._ledger.present, len(self._unused))
 
     def is_below_guarantee(self, domain: Domain, num_blocks: int) -> bool:
         """Whether the tenant's guarantee covers `num_blocks` more."""
-        account = self._account(domain.tenant)
+        account = self._ledger.of(domain.tenant)
         return account.num_used + num_blocks <= account.minimum
 
     def match_length(self, domain: Domain, tokens: PackedTokens, max_tokens: int) -> int:
         """See `Tier.match_length`."""
-        self._expire(self._account(domain.tenant))
+        self.expire()
         chain = self._tree.match(domain, tokens, max_tokens)
         run = self._tree.longest_run(domain, chain, tokens, max_tokens)
         return len(chain) * self._block_size + (run[1] if run else 0)
 
     def match_and_pin(self, domain: Domain, tokens: PackedTokens, max_tokens: int) -> Match:
         """See `Tier.match_and_pin`."""
-        account = self._account(domain.tenant)
-        self._expire(account)
+        self.expire()
         chain = self._tree.match(domain, tokens, max_tokens)
         run = self._tree.longest_run(domain, chain, tokens, max_tokens)
         match = Match(tuple(chain), PartialMatch(*run) if run else None)
-        self._hold(account, match.pinned)
+        self._hold(self._ledger.of(domain.tenant), match.pinned)
         return match
 
     def note_reuse(self, domain: Domain, match: Match) -> None:
         """See `Tier.note_reuse`."""
-        policy, now_s = self._account(domain.tenant).policy, self._clock.monotonic_s()
+        policy, now_s = self._ledger.of(domain.tenant).policy, self._clock.monotonic_s()
         run: Use | None = None
         length = 0
         for block in match.pinned:
@@ -165,12 +157,15 @@ class BlockPool:
 
     def allocate(self, domain: Domain, num_blocks: int) -> Granted | Short:
         """See `Tier.allocate`."""
-        account = self._account(domain.tenant)
-        self._expire(account)
-        available = num_available(account, self._accounts.values(), len(self._unused))
+        account = self._ledger.of(domain.tenant)
+        self.expire()
+        available = num_available(account, self._ledger.present, len(self._unused))
         if num_blocks > available:
             return Short(available)
+        if num_blocks == 0:
+            return Granted((), ())
         self._make_room(account, num_blocks)
+        self._ledger.enter(account)
         unused, uid, root, tenant = self._unused, self._next_uid, domain.root, domain.tenant
         first = len(unused) - num_blocks
         blocks = unused[first:]
@@ -206,7 +201,7 @@ class BlockPool:
         if standing != list(blocks):
             pairs = list(zip(blocks, standing, strict=True))
             stored = [block for block, there in pairs if block is there]
-            self._hold(self._account(domain.tenant), [there for block, there in pairs if block is not there])
+            self._hold(self._ledger.of(domain.tenant), [there for block, there in pairs if block is not there])
             self.release([block for block, there in pairs if block is not there])
         if stored:
             self._events.add(self._tree.tag_of(stored[0]), BlockChange.STORED, stored)
@@ -222,38 +217,43 @@ class BlockPool:
         """See `Tier.release`."""
         if not blocks:
             return
-        account = self._accounts[blocks[0].tenant]
+        account = self._ledger.of(blocks[0].tenant)
         uses: Uses | None = None
         num_let_go = num_cached = 0
         for block in reversed(blocks):
             assert block.ref_count > 0, f"{block} is released more often than it is held"
             block.ref_count -= 1
+            if block.parent is None:
+                if not block.ref_count:
+                    num_let_go += 1
+                    self._unused.append(block)
+                continue
+            if outcome is not None or (block.use is None and not block.ref_count):
+                if uses is None:
+                    uses = self._uses(account, outcome, previous)
+                block.use = uses.shared if block.shared else uses.own
             if block.ref_count:
                 continue
-            num_let_go += 1
-            if block.parent is None:
-                self._unused.append(block)
-                continue
             num_cached += 1
-            if outcome is not None or block.use is None:
-                if uses is None:
-                    uses = account.policy.uses(outcome, previous, self._clock.monotonic_s())
-                    self._num_uses += 1
-                    uses.own.order = uses.shared.order = self._num_uses
-                block.use = uses.shared if block.shared else uses.own
             if not block.children:
-                account.offer(block)
-        account.num_held -= num_let_go
+                self._offer(account, block)
+        account.num_held -= num_let_go + num_cached
         account.num_cached += num_cached
         if account.num_used > account.maximum:
             self._trim(account)
-        if self._has_strict:
+        elif not account.num_used:
+            self._ledger.leave(account)
+        if self._ledger.has_strict:
             self._refill_reserve()
 
     def expire(self) -> None:
-        """Drops what nobody used for its time to live. To be called now and then; a match does it for its tenant."""
-        for account in self._accounts.values():
-            self._expire(account)
+        """Drops what nobody used for its time to live. To be called now and then; whatever looks at blocks does it."""
+        now_s = self._clock.monotonic_s()
+        while (leaf := self._expiries.pop(now_s)) is not None:
+            account = self._ledger.of(leaf.tenant)
+            self._evict_tail(account, leaf, account.num_cached, now_s)
+            if not account.num_used:
+                self._ledger.leave(account)
 
     def drain_events(self) -> tuple[BlockEvent, ...]:
         """What changed since the last call, in order, one event per run of equal domain and change."""
@@ -265,42 +265,21 @@ class BlockPool:
 
     def check_invariants(self) -> None:
         """Raises AssertionError where the pool's books do not agree; walks everything."""
-        check_pool(self._tree, self._accounts, self._unused, self._num_blocks)
+        check_pool(self._tree, self._ledger, self._unused, self._num_blocks)
 
-    def _account(self, tenant: TenantId) -> Account:
-        account = self._accounts.get(tenant)
-        if account is None:
-            account = self._accounts[tenant] = Account(tenant, self._make_policy())
-            self._take_quota(account)
-        return account
+    def _uses(self, account: Account, outcome: Outcome | None, previous: Use | None) -> Uses:
+        uses = account.policy.uses(outcome, previous, self._clock.monotonic_s())
+        self._num_uses += 1
+        uses.own.order = uses.shared.order = self._num_uses
+        return uses
 
-    def _take_quota(self, account: Account) -> None:
-        quota = self._quotas.of(account.tenant)
-        account.take_quota(quota, quota.share(TierKind.DEVICE), self._num_blocks)
-
-    def _use(self, account: Account, strict: int, borrowed: int) -> TenantUse:
-        by_others = borrowed - max(0, account.num_used - account.minimum)
-        is_lent = 0 if account.strict else min(by_others, max(0, account.minimum - account.num_used))
-        return TenantUse(
-            tenant=account.tenant,
-            guaranteed_blocks=account.minimum,
-            max_blocks=self._limit(account, strict),
-            used_blocks=account.num_used,
-            held_blocks=account.num_held,
-            lent_blocks=is_lent,
-            evicted_blocks=account.num_evicted,
-        )
-
-    def _strict_blocks(self) -> int:
-        return sum(account.minimum for account in self._accounts.values() if account.strict)
-
-    def _borrowed_blocks(self) -> int:
-        return sum(max(0, account.num_used - account.minimum) for account in self._accounts.values())
-
-    def _limit(self, account: Account, strict: int) -> int:
-        """`strict`: blocks of all strict tenants."""
-        of_others = strict - account.minimum if account.strict else strict
-        return min(account.maximum, self._num_blocks - of_others)
+    def _offer(self, account: Account, leaf: Block) -> None:
+        """Takes a leaf that nobody holds into the order of eviction."""
+        use = leaf.use
+        assert use is not None
+        account.queue.push(leaf)
+        if use.expires_s != math.inf:
+            self._expiries.push(leaf, use)
 
     def _hold(self, account: Account, blocks: Sequence[Block]) -> None:
         num_taken = 0
@@ -316,14 +295,15 @@ class BlockPool:
         over = account.num_used + num_blocks - account.maximum
         if over > 0:
             self._evict(account, over)
-        reserved = sum(other.reserve for other in self._accounts.values() if other is not account)
+        reserved = self._ledger.reserved() - account.reserve
         num_missing = num_blocks - max(0, len(self._unused) - reserved)
-        while num_missing > 0:
-            due = charge(account, num_blocks, num_missing, self._accounts.values())
-            if due.payer is not account and account.num_used + num_blocks <= account.minimum:
+        if num_missing <= 0:
+            return
+        is_guaranteed = account.num_used + num_blocks <= account.minimum
+        for due in charges(num_missing, self._ledger.present, Need(account, num_blocks)):
+            if due.payer is not account and is_guaranteed:
                 self._num_lent_back += due.num_blocks
             self._evict(due.payer, due.num_blocks)
-            num_missing -= due.num_blocks
 
     def _trim(self, account: Account) -> None:
         """Evicts what is cached beyond the account's maximum."""
@@ -331,21 +311,11 @@ class BlockPool:
 
     def _refill_reserve(self) -> None:
         """Takes back what is lent of a guarantee that is not to be lent, as soon as nobody holds it."""
-        reserved = sum(account.reserve for account in self._accounts.values())
-        num_missing = reserved - len(self._unused)
-        while num_missing > 0:
-            payer = max(self._accounts.values(), key=lambda account: account.reclaimable)
-            num_blocks = min(num_missing, payer.reclaimable)
-            if num_blocks == 0:
-                return
-            self._evict(payer, num_blocks)
-            self._num_lent_back += num_blocks
-            num_missing -= num_blocks
-
-    def _expire(self, account: Account) -> None:
-        now_s = self._clock.monotonic_s()
-        while (block := account.expiries.pop(now_s)) is not None:
-            self._evict_tail(account, block, account.num_cached)
+        num_missing = self._ledger.reserved() - len(self._unused)
+        if num_missing > 0:
+            for due in charges(num_missing, self._ledger.present, None):
+                self._num_lent_back += due.num_blocks
+                self._evict(due.payer, due.num_blocks)
 
     def _evict(self, account: Account, num_blocks: int) -> None:
         """Evicts cached blocks of the account, which has that many."""
@@ -353,9 +323,11 @@ class BlockPool:
         while num_blocks > 0:
             block = account.queue.pop_least(account.policy.value, now_s)
             assert block is not None, "cached blocks have leaves that nobody holds"
-            num_blocks -= self._evict_tail(account, block, num_blocks)
+            num_blocks -= self._evict_tail(account, block, num_blocks, now_s)
+        if not account.num_used:
+            self._ledger.leave(account)
 
-    def _evict_tail(self, account: Account, leaf: Block, num_most: int) -> int:
+    def _evict_tail(self, account: Account, leaf: Block, num_most: int, now_s: float) -> int:
         """Evicts a leaf and, as long as they become leaves of the same use, its ancestors; how many."""
         use = leaf.use
         assert use is not None
@@ -367,10 +339,10 @@ class BlockPool:
             block.shared = False
         self._unused += removed
         if parent is not None:
-            account.offer(parent)
+            self._offer(account, parent)
         count = len(removed)
         account.num_cached -= count
         account.num_evicted += count
         self._num_evicted += count
-        account.policy.evicted(use, count, self._clock.monotonic_s())
+        account.policy.evicted(use, count, now_s)
         return count

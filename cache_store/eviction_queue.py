@@ -75,9 +75,9 @@ class EvictionQueue:
         return bool(heap)
 
     def _sweep(self) -> None:
-        """Bounds what lazy deletion leaves behind: entries that count no more are at most as many as those that do."""
+        """Bounds what lazy deletion leaves behind: no entry that counts no more, and each block once."""
         for class_id, heap in list(self._classes.items()):
-            heap[:] = [entry for entry in heap if _counts(entry)]
+            heap[:] = {id(entry[3]): entry for entry in heap if _counts(entry)}.values()
             heapify(heap)
             if not heap:
                 del self._classes[class_id]
@@ -85,6 +85,10 @@ class EvictionQueue:
         self._sweep_at = max(_MIN_SWEEP, 2 * self._num_entries)
 
 
+def may_go(block: Block, use: Use) -> bool:
+    """Whether it is a leaf that nobody holds, and has not been used since."""
+    return block.use is use and block.ref_count == 0 and not block.children and block.parent is not None
+
+
 def _counts(entry: _Entry) -> bool:
-    block = entry[3]
-    return block.use is entry[4] and block.ref_count == 0 and not block.children and block.parent is not None
+    return may_go(entry[3], entry[4])

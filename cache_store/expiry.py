@@ -1,13 +1,14 @@
 """Leaves with a time to live, soonest first.
 
 A heap with lazy deletion: an entry counts as long as its block is still a leaf that nobody holds and has not been used
-since. Owned by the account of the tenant.
+since. Owned by the pool.
 """
 
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
 
+from cache_store.eviction_queue import may_go
 from cache_store.policy import Use
 from cache_store.prefix_tree import Block
 
@@ -18,7 +19,7 @@ _MIN_SWEEP = 256
 
 
 class Expiries:
-    """Of one tenant."""
+    """Of all tenants of a pool."""
 
     __slots__ = ("_heap", "_sequence", "_sweep_at")
 
@@ -28,7 +29,7 @@ class Expiries:
         self._sweep_at = _MIN_SWEEP
 
     def __len__(self) -> int:
-        """Entries, also those that count no more: at most as many as twice those that do, and a few."""
+        """Entries, also those that count no more: at most twice as many as blocks that count, and a few."""
         return len(self._heap)
 
     def push(self, block: Block, use: Use) -> None:
@@ -36,7 +37,7 @@ class Expiries:
         self._sequence += 1
         heappush(self._heap, (use.expires_s, self._sequence, block, use))
         if len(self._heap) > self._sweep_at:
-            self._heap = [entry for entry in self._heap if _counts(entry)]
+            self._heap = list({id(entry[2]): entry for entry in self._heap if _counts(entry)}.values())
             heapify(self._heap)
             self._sweep_at = max(_MIN_SWEEP, 2 * len(self._heap))
 
@@ -50,5 +51,4 @@ class Expiries:
 
 
 def _counts(entry: _Entry) -> bool:
-    _, _, block, use = entry
-    return block.use is use and block.ref_count == 0 and not block.children and block.parent is not None
+    return may_go(entry[2], entry[3])

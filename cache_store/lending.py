@@ -1,4 +1,4 @@
-"""Who pays for a new block. Pure functions over the accounts of a pool.
+"""Who pays for new blocks. Pure functions over the accounts of a pool.
 
 Never a tenant at or below its guarantee; else the one whose excess over its guarantee is the largest for its weight,
 the tenant that asks included. What a strict tenant has not used of its guarantee is kept free for it.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
+from heapq import heapify, heappop, heapreplace
 
 from cache_store.account import Account
 
@@ -18,6 +19,14 @@ class Charge:
     """Blocks that one account has to evict."""
 
     payer: Account
+    num_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """Blocks that an account asks for."""
+
+    asking: Account
     num_blocks: int
 
 
@@ -41,28 +50,49 @@ def num_attainable(asking: Account, accounts: Iterable[Account], num_blocks: int
     return max(0, min(asking.maximum, num_blocks - kept))
 
 
-def charge(asking: Account, num_blocks: int, num_missing: int, accounts: Iterable[Account]) -> Charge:
-    """Who evicts next, and how many, where `asking` gets `num_blocks` in all and `num_missing` slots are to be made.
+def charges(num_missing: int, accounts: Iterable[Account], need: Need | None) -> list[Charge]:
+    """Who evicts how many, so that `num_missing` slots come free; fewer where no more may be taken.
 
-    Something must be evictable. The payer pays until another one's excess is the largest.
+    `need` says for whom, and counts as if it were granted; None: what a strict tenant is to have back. Where nobody is
+    above its guarantee, what is missing is held by others, and the asking tenant makes room among its own.
     """
-    payer, largest, second = asking, -math.inf, -math.inf
+    payers: list[tuple[Account, int, int]] = []
     for account in accounts:
-        if account is asking:
-            excess = (account.num_used + num_blocks - account.protected) / account.weight
-            may_pay = account.num_cached > 0 and excess > 0
+        excess = account.num_used - account.protected
+        if need is not None and account is need.asking:
+            excess += need.num_blocks
+        if excess > 0 and account.num_cached:
+            payers.append((account, excess, min(excess, account.num_cached)))
+    paid = _shared_out(num_missing, payers)
+    due = [Charge(account, number) for (account, _, _), number in zip(payers, paid, strict=True) if number]
+    rest = num_missing - sum(paid)
+    if rest and need is not None:
+        due.append(Charge(need.asking, rest))
+    return due
+
+
+def _shared_out(num_missing: int, payers: list[tuple[Account, int, int]]) -> list[int]:
+    """How much each pays: always the one with the largest excess per weight, until another's is larger, or its limit.
+
+    `payers` are accounts with their excess and what they can pay at most.
+    """
+    if len(payers) == 1:
+        return [min(num_missing, payers[0][2])]
+    paid = [0] * len(payers)
+    queue = [(-excess / account.weight, number) for number, (account, excess, _) in enumerate(payers)]
+    heapify(queue)
+    while num_missing > 0 and queue:
+        largest, number = queue[0]
+        account, excess, most = payers[number]
+        second = min((each[0] for each in queue[1:3]), default=math.inf)
+        run = most - paid[number]
+        if second < math.inf:
+            run = min(run, math.floor((second - largest) * account.weight) + 1)
+        run = min(run, num_missing)
+        paid[number] += run
+        num_missing -= run
+        if paid[number] < most:
+            heapreplace(queue, ((paid[number] - excess) / account.weight, number))
         else:
-            excess = (account.num_used - account.protected) / account.weight
-            may_pay = account.reclaimable > 0
-        if not may_pay:
-            continue
-        if excess > largest:
-            payer, largest, second = account, excess, largest
-        elif excess > second:
-            second = excess
-    # Nobody is above its guarantee: what is missing is held by others, and `asking` makes room among its own.
-    most = asking.num_cached if payer is asking else payer.reclaimable
-    if second > -math.inf:
-        most = min(most, math.floor((largest - second) * payer.weight) + 1)
-    assert most > 0, "nothing can be evicted"
-    return Charge(payer, min(num_missing, most))
+            heappop(queue)
+    return paid

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
-from cache_store.account import Account
 from cache_store.domain import TenantId
+from cache_store.ledger import Ledger
 from cache_store.prefix_tree import Block, PrefixTree
 
 
 def check_pool(
     tree: PrefixTree,
-    accounts: Mapping[TenantId, Account],
+    ledger: Ledger,
     unused: Sequence[Block],
     num_blocks: int,
 ) -> None:
@@ -27,10 +27,11 @@ def check_pool(
         (held if block.ref_count else cached)[block.tenant] += 1
         if block.ref_count == 0 and not block.children:
             leaves.add(block.uid)
-    assert set(cached) | set(held) <= set(accounts), "a block belongs to nobody"
-    offered = [block for account in accounts.values() for block in account.queue.leaves()]
+    accounts = ledger.everybody
+    assert set(cached) | set(held) <= {account.tenant for account in accounts}, "a block belongs to nobody"
+    offered = [block for account in accounts for block in account.queue.leaves()]
     assert {block.uid for block in offered} == leaves, "a leaf that nobody holds is in no queue, or another block is"
-    for account in accounts.values():
+    for account in accounts:
         assert all(block.tenant == account.tenant for block in account.queue.leaves()), "a leaf in a foreign queue"
         assert account.num_cached == cached[account.tenant], f"{account.tenant}: cached blocks are miscounted"
         assert account.num_held >= held[account.tenant], f"{account.tenant}: held blocks are miscounted"
@@ -44,8 +45,17 @@ def check_pool(
         assert not block.shared
     assert len(free) == len(unused), "an unused slot is listed twice"
     assert taken.isdisjoint(free), "a slot is used and unused"
-    num_used = sum(account.num_used for account in accounts.values())
+    _check_kept(ledger, len(unused))
+    num_used = sum(account.num_used for account in accounts)
     assert num_used + len(unused) == num_blocks, "slots were lost or made up"
+
+
+def _check_kept(ledger: Ledger, num_unused: int) -> None:
+    present = set(ledger.present)
+    for account in ledger.everybody:
+        assert (account in present) == (account.num_used > 0 or account.strict), f"{account.tenant} is overlooked"
+    if ledger.reserved() > num_unused:
+        assert not any(each.reclaimable for each in present), "a strict tenant's guarantee is lent"
 
 
 def _check_block(block: Block, taken: set[int]) -> None:

@@ -196,3 +196,16 @@ def test_a_shared_block_is_never_committed(pool: BlockPool) -> None:
     pool.pin(granted.blocks)
     with pytest.raises(AssertionError, match="shared before its commit"):
         pool.commit(ACME, None, granted.blocks, pack(range(4)))
+
+
+def test_a_use_makes_recent_also_while_a_pin_holds_the_blocks(pool: BlockPool) -> None:
+    old, new = pack(range(16)), pack(range(100, 116))
+    pool.release(store(pool, ACME, old), make_outcome())
+    pin = pool.match_and_pin(ACME, old, 16).pinned
+    pool.release(store(pool, ACME, new), make_outcome())
+    pool.release(pool.match_and_pin(ACME, old, 16).pinned, make_outcome())
+    pool.release(pin)
+    granted = pool.allocate(ACME, 4)
+    assert isinstance(granted, Granted)
+    assert pool.match_length(ACME, old, 16) == 16
+    assert pool.match_length(ACME, new, 16) == 0

@@ -98,10 +98,16 @@ def test_one_tenants_time_to_live_is_not_anothers(store: StoredPrefixes) -> None
     assert store.match(range(12), GLOBEX) == 12
 
 
+def test_anybodys_request_ends_what_is_overdue(store: StoredPrefixes) -> None:
+    store.request(range(12), ttl_s=10)
+    store.clock.advance(10)
+    assert store.match(range(12), GLOBEX) == 0
+    assert store.pool.num_used == 0
+
+
 def test_many_uses_of_a_long_lived_block_leave_little_behind(store: StoredPrefixes) -> None:
     for _ in range(5_000):
         held = store.hold(range(8))
         assert held is not None
         store.pool.release(held, make_outcome(ttl_s=1e6))
-    (account,) = store.pool._accounts.values()
-    assert len(account.expiries) <= 512
+    assert len(store.pool._expiries) <= 512

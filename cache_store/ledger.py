@@ -1,0 +1,113 @@
+"""The accounts of all tenants that a pool has met, and the sums over them.
+
+What is asked for every request looks at tenants only that have blocks, or for whom some are kept: there may be many
+more. Decides nothing about blocks; owned by the pool.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+
+from cache_store.account import Account
+from cache_store.domain import TenantId
+from cache_store.policy import EvictionPolicy
+from cache_store.quota import EMPTY_QUOTAS, QuotaTable
+from cache_store.tiers import TierKind
+from cache_store.usage import TenantUse
+
+PolicyMaker = Callable[[], EvictionPolicy]
+"""Makes the policy of one tenant."""
+
+
+class Ledger:
+    """Accounts by tenant. An account stays when its blocks have gone: its policy has learnt something."""
+
+    __slots__ = ("_accounts", "_make_policy", "_num_blocks", "_num_strict", "_present", "_quotas", "_tier")
+
+    def __init__(self, tier: TierKind, num_blocks: int, policy: PolicyMaker) -> None:
+        self._tier = tier
+        self._num_blocks = num_blocks
+        self._make_policy = policy
+        self._quotas = EMPTY_QUOTAS
+        self._accounts: dict[TenantId, Account] = {}
+        self._present: dict[TenantId, Account] = {}
+        self._num_strict = 0
+
+    @property
+    def quotas(self) -> QuotaTable:
+        """In force now."""
+        return self._quotas
+
+    @property
+    def present(self) -> Collection[Account]:
+        """Accounts that have blocks, or for which some are kept."""
+        return self._present.values()
+
+    @property
+    def everybody(self) -> Collection[Account]:
+        """All accounts."""
+        return self._accounts.values()
+
+    @property
+    def has_strict(self) -> bool:
+        """Whether blocks are kept for anybody."""
+        return self._num_strict > 0
+
+    def of(self, tenant: TenantId) -> Account:
+        """Its account; opens one."""
+        account = self._accounts.get(tenant)
+        if account is None:
+            account = self._accounts[tenant] = Account(tenant, self._make_policy())
+            self._take_quota(account)
+        return account
+
+    def set_quotas(self, quotas: QuotaTable) -> None:
+        """Other bounds from now on."""
+        self._quotas = quotas
+        for tenant, quota in quotas.quotas.items():
+            if quota.share(self._tier).minimum > 0:
+                self.of(tenant)
+        for account in self._accounts.values():
+            self._take_quota(account)
+        self._num_strict = sum(account.minimum for account in self._accounts.values() if account.strict)
+        self._present = {each.tenant: each for each in self._accounts.values() if each.num_used or each.strict}
+
+    def enter(self, account: Account) -> None:
+        """The account is about to have blocks."""
+        self._present[account.tenant] = account
+
+    def leave(self, account: Account) -> None:
+        """The account has no blocks."""
+        if not account.strict:
+            self._present.pop(account.tenant, None)
+
+    def limit(self, account: Account) -> int:
+        """Blocks that it could have if nobody else used the pool."""
+        others = self._num_strict - (account.minimum if account.strict else 0)
+        return min(account.maximum, self._num_blocks - others)
+
+    def reserved(self) -> int:
+        """Unused slots that are kept for strict tenants."""
+        return sum(account.reserve for account in self.present) if self._num_strict else 0
+
+    def borrowed(self) -> int:
+        """Blocks that tenants have beyond their guarantees."""
+        return sum(max(0, account.num_used - account.minimum) for account in self.present)
+
+    def use(self, account: Account, num_borrowed: int) -> TenantUse:
+        """What the account has, where all borrow `num_borrowed` blocks."""
+        by_others = num_borrowed - max(0, account.num_used - account.minimum)
+        num_lent = 0 if account.strict else min(by_others, max(0, account.minimum - account.num_used))
+        return TenantUse(
+            tenant=account.tenant,
+            guaranteed_blocks=account.minimum,
+            max_blocks=self.limit(account),
+            used_blocks=account.num_used,
+            held_blocks=account.num_held,
+            lent_blocks=num_lent,
+            evicted_blocks=account.num_evicted,
+        )
+
+    def _take_quota(self, account: Account) -> None:
+        quota = self._quotas.of(account.tenant)
+        account.take_quota(quota, quota.share(self._tier), self._num_blocks)
