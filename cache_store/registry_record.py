@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import json
 import math
-from dataclasses import asdict
+from dataclasses import asdict, fields, replace
 
-from cache_store.domain import FormatDigest
+from cache_store.domain import FormatDigest, TenantId
 from cache_store.errors import CorruptDataError
 from cache_store.index import Incarnation
-from cache_store.registry import PROTOCOL_VERSION, WorkerId, WorkerLoad, WorkerRecord
+from cache_store.registry import MAX_TENANTS_TOLD, PROTOCOL_VERSION, WorkerId, WorkerLoad, WorkerRecord
+from cache_store.usage import Pressure, TenantUse
 
 UNREADABLE_VERSION = 0
 """Protocol version of what is no record."""
 
+MAX_TENANT_CHARS = 64
+"""Of a tenant's id in a record."""
+
 
 def write_record(record: WorkerRecord) -> bytes:
-    """JSON text of `record`."""
-    fields = asdict(record) | {"kv_format": record.kv_format.hex()}
-    return json.dumps(fields, separators=(",", ":")).encode()
+    """JSON text of `record`, with the use of at most MAX_TENANTS_TOLD tenants."""
+    bounded = replace(record, load=replace(record.load, tenants=record.load.tenants[:MAX_TENANTS_TOLD]))
+    values = asdict(bounded) | {"kv_format": record.kv_format.hex()}
+    return json.dumps(values, separators=(",", ":")).encode()
 
 
 def read_record(worker_id: WorkerId, incarnation: Incarnation, data: bytes) -> WorkerRecord:
@@ -28,11 +33,11 @@ def read_record(worker_id: WorkerId, incarnation: Incarnation, data: bytes) -> W
     and nothing else.
     """
     try:
-        fields = _Fields(json.loads(data))
-        version = fields.count("protocol_version")
+        values = _Fields(json.loads(data))
+        version = values.count("protocol_version")
         if version != PROTOCOL_VERSION:
             return refused_record(version, worker_id, incarnation)
-        record = _read(fields)
+        record = _read(values)
     except (ValueError, RecursionError, CorruptDataError):
         return refused_record(UNREADABLE_VERSION, worker_id, incarnation)
     if (record.worker_id, record.incarnation) != (worker_id, incarnation):
@@ -100,6 +105,12 @@ class _Fields:
     def nested(self, name: str) -> _Fields:
         return _Fields(self._value.get(name))
 
+    def objects(self, name: str, most: int) -> tuple[_Fields, ...]:
+        value = self._value.get(name)
+        if not isinstance(value, list) or len(value) > most:
+            raise CorruptDataError(f"{name} is no list of at most {most}")
+        return tuple(_Fields(item) for item in value)
+
 
 def _count(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or value < 0:
@@ -107,30 +118,48 @@ def _count(name: str, value: object) -> int:
     return value
 
 
-def _read(fields: _Fields) -> WorkerRecord:
-    load = fields.nested("load")
+def _read(values: _Fields) -> WorkerRecord:
+    load = values.nested("load")
     return WorkerRecord(
-        protocol_version=fields.count("protocol_version"),
-        worker_id=WorkerId(fields.text("worker_id")),
-        incarnation=Incarnation(fields.text("incarnation")),
-        address=fields.text("address"),
-        model=fields.text("model"),
-        kv_format=FormatDigest(bytes.fromhex(fields.text("kv_format"))),
-        tokenizer_digest=fields.text("tokenizer_digest"),
-        block_size=fields.count("block_size"),
-        num_blocks=fields.count("num_blocks"),
-        kv_bytes_per_token=fields.count("kv_bytes_per_token"),
-        max_model_len=fields.count("max_model_len"),
-        max_num_sequences=fields.count("max_num_sequences"),
-        vocab_size=fields.count("vocab_size"),
-        eos_token_ids=fields.counts("eos_token_ids"),
-        draining=fields.flag("draining"),
+        protocol_version=values.count("protocol_version"),
+        worker_id=WorkerId(values.text("worker_id")),
+        incarnation=Incarnation(values.text("incarnation")),
+        address=values.text("address"),
+        model=values.text("model"),
+        kv_format=FormatDigest(bytes.fromhex(values.text("kv_format"))),
+        tokenizer_digest=values.text("tokenizer_digest"),
+        block_size=values.count("block_size"),
+        num_blocks=values.count("num_blocks"),
+        kv_bytes_per_token=values.count("kv_bytes_per_token"),
+        max_model_len=values.count("max_model_len"),
+        max_num_sequences=values.count("max_num_sequences"),
+        vocab_size=values.count("vocab_size"),
+        eos_token_ids=values.counts("eos_token_ids"),
+        draining=values.flag("draining"),
         load=WorkerLoad(
             running_requests=load.count("running_requests"),
             waiting_requests=load.count("waiting_requests"),
             queued_prefill_tokens=load.count("queued_prefill_tokens"),
             prefill_tokens_per_s=load.rate("prefill_tokens_per_s"),
             used_blocks=load.count("used_blocks"),
+            pressure=_read_pressure(load.nested("pressure")),
+            tenants=tuple(_read_use(each) for each in load.objects("tenants", MAX_TENANTS_TOLD)),
         ),
-        quota_generation=fields.count("quota_generation"),
+        quota_generation=values.count("quota_generation"),
     )
+
+
+def _read_pressure(values: _Fields) -> Pressure:
+    return Pressure(*(values.count(each.name) for each in fields(Pressure)))
+
+
+def _read_use(values: _Fields) -> TenantUse:
+    tenant, *counts = fields(TenantUse)
+    return TenantUse(_tenant(values.text(tenant.name)), *(values.count(each.name) for each in counts))
+
+
+def _tenant(text: str) -> TenantId:
+    """Shown to operators as it is, so nothing but plain text."""
+    if not (0 < len(text) <= MAX_TENANT_CHARS and text.isascii() and text.isprintable()):
+        raise CorruptDataError("the id of a tenant is no plain text")
+    return TenantId(text)

@@ -1,4 +1,4 @@
-"""ClusterService: how this router and its workers are, and the record of a recent request with its terms.
+"""ClusterService: how this router and its workers are, who uses their blocks, and records of recent requests.
 
 Only reads; owns no state. Who may call it is decided before it, by `AdminAuthInterceptor`.
 """
@@ -13,8 +13,9 @@ import grpc
 from stemcache.admin.v1 import admin_pb2 as pb
 from stemcache.admin.v1.admin_pb2_grpc import ClusterServiceServicer
 
+from cache_store.domain import TenantId
 from cache_store.errors import NotFoundError
-from cache_store.registry import WorkerRecord
+from services.admin.worker_messages import worker_message
 from services.router.messages import duration, timestamp
 from services.router.records import Arrived, Ended, FirstToken, RequestRecord, RequestRecords, Routed
 from services.router.registry_view import RegistryView
@@ -55,10 +56,15 @@ class ClusterServicer(ClusterServiceServicer):
             degraded=self._directory.is_stale or not self._view.is_reachable,
             control_age=duration(age_s if math.isfinite(age_s) else _NEVER_S),
             control_generation=self._directory.generation,
-            workers=[_worker(record) for record in self._view.records()],
+            workers=[worker_message(record, self._tenant_name) for record in self._view.records()],
             refused_workers=self._view.refused,
             running_requests=self._running.num_running,
         )
+
+    def _tenant_name(self, tenant_id: TenantId) -> str:
+        """Its name; the id of one that does not live."""
+        tenant = self._directory.tenant_by_id(tenant_id)
+        return tenant.name if tenant else tenant_id
 
     async def GetRequestRecord(
         self, request: pb.GetRequestRecordRequest, context: Context
@@ -68,24 +74,6 @@ class ClusterServicer(ClusterServiceServicer):
             error = NotFoundError("this router remembers no such request; it keeps the last ones that it ran itself")
             await abort_with(context, error)
         return _record(record)
-
-
-def _worker(record: WorkerRecord) -> pb.Worker:
-    return pb.Worker(
-        worker_id=record.worker_id,
-        incarnation=record.incarnation,
-        address=record.address,
-        model=record.model,
-        running_requests=record.load.running_requests,
-        waiting_requests=record.load.waiting_requests,
-        used_blocks=record.load.used_blocks,
-        total_blocks=record.num_blocks,
-        block_size=record.block_size,
-        kv_bytes_per_token=record.kv_bytes_per_token,
-        max_model_len=record.max_model_len,
-        max_num_sequences=record.max_num_sequences,
-        prefill_tokens_per_s=record.load.prefill_tokens_per_s,
-    )
 
 
 def _record(record: RequestRecord) -> pb.GetRequestRecordResponse:

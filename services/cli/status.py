@@ -1,15 +1,19 @@
-"""`stemcache status`: the running system as its router sees it."""
+"""`stemcache status`: the running system as its router sees it, with what running out of blocks has led to."""
 
 from __future__ import annotations
 
 import argparse
+from dataclasses import fields
 
 from services.cli.connection import add_admin_flags, admin_client
 from services.cli.exit_codes import ExitCode
 from services.cli.output import print_json, print_table
-from services.client.admin_results import ClusterStatus, WorkerStatus
+from services.client.admin_results import ClusterStatus, PressureStatus, TenantUse, WorkerStatus
 
 _HEADINGS = ("WORKER", "MODEL", "RUNNING", "WAITING", "BLOCKS USED", "PREFILL TOK/S", "ADDRESS")
+_PRESSURE = ("WORKER", "LENT BACK", "EVICTED", "STOPPED", "PREEMPTED", "PINS ENDED", "REFUSED")
+"""In the order in which a worker resorts to them."""
+_USE = ("TENANT", "GUARANTEED", "MAX", "USED", "HELD", "PINNED", "LENT", "EVICTED", "WAITING")
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -40,10 +44,42 @@ def _print(status: ClusterStatus) -> None:
     )
     for refused in status.refused_workers:
         print(f"refused: {refused}")
-    if status.workers:
-        print_table(_HEADINGS, [_row(each) for each in status.workers])
-    else:
+    if not status.workers:
         print("no worker is ready")
+        return
+    for worker in status.workers:
+        if worker.quota_generation < status.control_generation:
+            print(f"{worker.worker_id} has the quotas of generation {worker.quota_generation}")
+    print_table(_HEADINGS, [_row(each) for each in status.workers])
+    print("\nwhen blocks ran out, since each worker's start:")
+    print_table(_PRESSURE, [(each.worker_id, *_pressure_cells(each.pressure)) for each in status.workers])
+    uses = tenant_totals(status)
+    if uses:
+        print("\nblocks of tenants, all workers together:")
+        print_table(_USE, [_use_row(each) for each in uses])
+
+
+def tenant_totals(status: ClusterStatus) -> list[TenantUse]:
+    """The use of each tenant over all workers; those that use most first."""
+    totals: dict[str, TenantUse] = {}
+    for worker in status.workers:
+        for use in worker.tenants:
+            totals[use.tenant] = add_use(totals[use.tenant], use) if use.tenant in totals else use
+    return sorted(totals.values(), key=lambda use: (-use.used_blocks, use.tenant))
+
+
+def add_use(a: TenantUse, b: TenantUse) -> TenantUse:
+    """Both together, under the name of the first."""
+    return TenantUse(a.tenant, *(getattr(a, each.name) + getattr(b, each.name) for each in fields(TenantUse)[1:]))
+
+
+def _pressure_cells(pressure: PressureStatus) -> tuple[str, ...]:
+    return tuple(str(getattr(pressure, each.name)) for each in fields(PressureStatus))
+
+
+def _use_row(use: TenantUse) -> tuple[str, ...]:
+    numbers = (use.guaranteed_blocks, use.max_blocks, use.used_blocks, use.held_blocks, use.pinned_blocks)
+    return (use.tenant, *map(str, (*numbers, use.lent_blocks, use.evicted_blocks, use.waiting_requests)))
 
 
 def _row(worker: WorkerStatus) -> tuple[str, ...]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
 from stemcache.admin.v1 import admin_pb2 as pb
@@ -10,11 +12,13 @@ from services.client.admin_requests import TenantTerms
 from services.client.admin_results import (
     ApiKey,
     ClusterStatus,
+    PressureStatus,
     RequestRecord,
     RouteTerm,
     Tenant,
     TenantLimits,
     TenantQuota,
+    TenantUse,
     TierShare,
     WorkerStatus,
 )
@@ -121,4 +125,7 @@ def _worker_of(message: pb.Worker) -> WorkerStatus:
         max_model_len=message.max_model_len,
         max_num_sequences=message.max_num_sequences,
         prefill_tokens_per_s=message.prefill_tokens_per_s,
+        quota_generation=message.quota_generation,
+        pressure=PressureStatus(*(getattr(message.pressure, each.name) for each in fields(PressureStatus))),
+        tenants=tuple(TenantUse(*(getattr(use, each.name) for each in fields(TenantUse))) for use in message.tenants),
     )

@@ -74,6 +74,40 @@ class ImportCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class PressureStatus:
+    """What a worker did when blocks ran out, in the order in which it resorts to it; counts since its start."""
+
+    lent_back_blocks: int
+    """Taken back from tenants that had borrowed them, for one below its guarantee."""
+    evicted_blocks: int
+    stopped_admissions: int
+    """Steps in which a request had to wait because there were no blocks for it."""
+    preemptions: int
+    yielded_pins: int
+    refused_requests: int
+    """Requests that could never fit."""
+
+
+@dataclass(frozen=True, slots=True)
+class TenantUse:
+    """One tenant's blocks on one worker."""
+
+    tenant: str
+    """Its name; the uuid of one that does not live any more."""
+    guaranteed_blocks: int
+    max_blocks: int
+    used_blocks: int
+    """Held or cached."""
+    held_blocks: int
+    pinned_blocks: int
+    lent_blocks: int
+    """Of its guarantee, used by others now."""
+    waiting_requests: int
+    evicted_blocks: int
+    """Since the worker started."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerStatus:
     """A worker as a router sees it."""
 
@@ -91,6 +125,11 @@ class WorkerStatus:
     max_num_sequences: int
     prefill_tokens_per_s: float
     """0 before the first measurement."""
+    quota_generation: int
+    """Of the control data whose quotas are in force there; 0: none yet."""
+    pressure: PressureStatus
+    tenants: tuple[TenantUse, ...]
+    """Those that use most blocks, at most 64."""
 
 
 @dataclass(frozen=True, slots=True)

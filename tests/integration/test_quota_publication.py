@@ -24,6 +24,7 @@ from tests.support.router_host import (
     ADMIN_METADATA,
     Cluster,
     eventually,
+    eventually_async,
     router_settings,
     running,
     running_cluster,
@@ -118,6 +119,26 @@ async def test_a_change_at_one_router_is_published_while_another_one_runs(
     async with running(router_settings(urls, tmp_path / "second"), SystemClock()):
         acme = await set_guarantee(cluster, "acme", 0.25)
         await eventually(in_force(cluster.workers, acme, NUM_BLOCKS // 4))
+
+
+async def test_the_operator_sees_who_uses_what_on_which_worker(cluster: Cluster) -> None:
+    acme = await set_guarantee(cluster, "acme", 0.25)
+    await cluster.acme.generate(tokens_request(list(range(200))))
+
+    async def seen() -> bool:
+        status = await cluster.cluster_admin.GetStatus(
+            admin_pb2.GetStatusRequest(), timeout=10.0, metadata=ADMIN_METADATA
+        )
+        uses = [use for worker in status.workers for use in worker.tenants if use.tenant == "acme"]
+        generations = {worker.quota_generation for worker in status.workers}
+        return (
+            generations == {status.control_generation}
+            and {use.guaranteed_blocks for use in uses} == {NUM_BLOCKS // 4}
+            and sum(use.used_blocks for use in uses) == 200 // 16
+        )
+
+    await eventually(in_force(cluster.workers, acme, NUM_BLOCKS // 4))
+    await eventually_async(seen)
 
 
 async def test_the_tenants_api_tells_nothing_of_quotas(cluster: Cluster) -> None:

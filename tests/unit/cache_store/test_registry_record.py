@@ -3,16 +3,32 @@
 from __future__ import annotations
 
 import json
-from dataclasses import replace
+from collections.abc import Callable
+from dataclasses import fields, replace
+from typing import Any
 
 import pytest
 
+from cache_store.domain import TenantId
 from cache_store.index import Incarnation
-from cache_store.registry import WorkerId
+from cache_store.registry import MAX_TENANTS_TOLD, PROTOCOL_VERSION, WorkerId
 from cache_store.registry_record import UNREADABLE_VERSION, read_record, write_record
-from tests.support.worker_records import worker_record
+from cache_store.usage import Pressure, TenantUse
+from tests.support.worker_records import IDLE, worker_record
 
-RECORD = worker_record("w0", incarnation="1" * 32)
+USE = TenantUse(
+    tenant=TenantId("acme"),
+    guaranteed_blocks=1,
+    max_blocks=2,
+    used_blocks=3,
+    held_blocks=4,
+    lent_blocks=5,
+    evicted_blocks=6,
+    pinned_blocks=7,
+    waiting_requests=8,
+)
+LOAD = replace(IDLE, pressure=Pressure(1, 2, 3, 4, 5, 6), tenants=(USE,))
+RECORD = replace(worker_record("w0", incarnation="1" * 32, load=LOAD), quota_generation=9)
 
 
 def test_a_record_survives() -> None:
@@ -21,7 +37,7 @@ def test_a_record_survives() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\xff", b"[]", b"null", b"{}", b'{"protocol_version": true}', b'{"protocol_version": 1}', b"[" * 100_000],
+    [b"", b"\xff", b"[]", b"null", b"{}", b'{"protocol_version": true}', b'{"protocol_version": 2}', b"[" * 100_000],
 )
 def test_what_is_no_record_is_unreadable(data: bytes) -> None:
     assert read_record(RECORD.worker_id, RECORD.incarnation, data).protocol_version == UNREADABLE_VERSION
@@ -40,6 +56,46 @@ WRONG_VALUES = [None, -1, [None], {"a": 1}, float("nan")]
 def test_a_field_of_another_type_makes_it_unreadable(field: str, value: object) -> None:
     data = json.dumps(json.loads(write_record(RECORD)) | {field: value}).encode()
     assert read_record(RECORD.worker_id, RECORD.incarnation, data).protocol_version == UNREADABLE_VERSION
+
+
+@pytest.mark.parametrize("value", [None, -1, 1.5, True, "1", [1]])
+@pytest.mark.parametrize("field", [each.name for each in fields(Pressure)])
+def test_a_pressure_that_is_no_count_makes_it_unreadable(field: str, value: object) -> None:
+    assert version_with(lambda load: load["pressure"].update({field: value})) == UNREADABLE_VERSION
+
+
+@pytest.mark.parametrize("value", [None, -1, 1.5, True, "1", [1], {}])
+@pytest.mark.parametrize("field", [each.name for each in fields(TenantUse)][1:])
+def test_a_use_that_is_no_count_makes_it_unreadable(field: str, value: object) -> None:
+    assert version_with(lambda load: load["tenants"][0].update({field: value})) == UNREADABLE_VERSION
+
+
+@pytest.mark.parametrize("name", ["", "a" * 65, "a\nb", "\x1b[2J", "é", None, 3])
+def test_a_tenant_that_could_spoil_a_terminal_makes_it_unreadable(name: object) -> None:
+    assert version_with(lambda load: load["tenants"][0].update(tenant=name)) == UNREADABLE_VERSION
+
+
+def test_as_many_tenants_as_may_be_told_are_written_and_more_are_not_read() -> None:
+    many = tuple(replace(USE, tenant=TenantId(f"t{at}")) for at in range(MAX_TENANTS_TOLD + 1))
+    record = replace(RECORD, load=replace(LOAD, tenants=many))
+    read = read_record(RECORD.worker_id, RECORD.incarnation, write_record(record))
+    assert read.load.tenants == many[:MAX_TENANTS_TOLD]
+    assert version_with(lambda load: load.update(tenants=load["tenants"] * (MAX_TENANTS_TOLD + 1))) == 0
+    assert version_with(lambda load: load.update(tenants=load["tenants"] * MAX_TENANTS_TOLD)) == PROTOCOL_VERSION
+
+
+def test_a_record_from_before_there_was_pressure_is_refused_by_its_version() -> None:
+    values = json.loads(write_record(RECORD)) | {"protocol_version": 1}
+    del values["load"]["pressure"], values["load"]["tenants"], values["quota_generation"]
+    read = read_record(RECORD.worker_id, RECORD.incarnation, json.dumps(values).encode())
+    assert (read.protocol_version, read.worker_id, read.load.used_blocks) == (1, RECORD.worker_id, 0)
+
+
+def version_with(change: Callable[[Any], Any]) -> int:
+    """Protocol version that is read from the record with another load."""
+    values = json.loads(write_record(RECORD))
+    change(values["load"])
+    return read_record(RECORD.worker_id, RECORD.incarnation, json.dumps(values).encode()).protocol_version
 
 
 @pytest.mark.parametrize("rate", ["NaN", "Infinity", "-1.0", "true"])

@@ -767,6 +767,7 @@ class Worker(_message.Message):
     PREFILL_TOKENS_PER_S_FIELD_NUMBER: _builtins.int
     PRESSURE_FIELD_NUMBER: _builtins.int
     TENANTS_FIELD_NUMBER: _builtins.int
+    QUOTA_GENERATION_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """Stable name."""
     incarnation: _builtins.str
@@ -793,6 +794,8 @@ class Worker(_message.Message):
     """Requests that run at once at most."""
     prefill_tokens_per_s: _builtins.float
     """Measured prefill speed in tokens per second; 0 before the first measurement."""
+    quota_generation: _builtins.int
+    """Generation of the control data whose quotas are in force there; 0: none yet."""
     @_builtins.property
     def pressure(self) -> Global___Pressure:
         """What running out of blocks has led to since the worker started."""
@@ -819,10 +822,11 @@ class Worker(_message.Message):
         prefill_tokens_per_s: _builtins.float = ...,
         pressure: Global___Pressure | None = ...,
         tenants: _abc.Iterable[Global___TenantUse] | None = ...,
+        quota_generation: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pressure", b"pressure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_size", b"block_size", "incarnation", b"incarnation", "kv_bytes_per_token", b"kv_bytes_per_token", "max_model_len", b"max_model_len", "max_num_sequences", b"max_num_sequences", "model", b"model", "prefill_tokens_per_s", b"prefill_tokens_per_s", "pressure", b"pressure", "running_requests", b"running_requests", "tenants", b"tenants", "total_blocks", b"total_blocks", "used_blocks", b"used_blocks", "waiting_requests", b"waiting_requests", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_size", b"block_size", "incarnation", b"incarnation", "kv_bytes_per_token", b"kv_bytes_per_token", "max_model_len", b"max_model_len", "max_num_sequences", b"max_num_sequences", "model", b"model", "prefill_tokens_per_s", b"prefill_tokens_per_s", "pressure", b"pressure", "quota_generation", b"quota_generation", "running_requests", b"running_requests", "tenants", b"tenants", "total_blocks", b"total_blocks", "used_blocks", b"used_blocks", "waiting_requests", b"waiting_requests", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -225,6 +225,22 @@ class TestAdmin:
         assert "worker-0" in out
         assert "3/9" in out
 
+    def test_status_shows_pressure_and_who_uses_the_blocks(self, capsys: Capture) -> None:
+        for name, used in (("worker-0", 3), ("worker-1", 4)):
+            worker = self.admin.status.workers.add(worker_id=name, quota_generation=3)
+            worker.pressure.lent_back_blocks, worker.pressure.preemptions = 11, 12
+            worker.tenants.add(tenant="acme", guaranteed_blocks=10, max_blocks=20, used_blocks=used, waiting_requests=1)
+        self.admin.status.workers[1].quota_generation = 2
+        assert main(["status", *self.at]) == ExitCode.OK
+        rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+        assert ["worker-0", "11", "0", "0", "12", "0", "0"] in rows
+        assert ["acme", "20", "40", "7", "0", "0", "0", "0", "2"] in rows
+        assert ["worker-1", "has", "the", "quotas", "of", "generation", "2"] in rows
+        main(["status", "--json", *self.at])
+        document = json.loads(capsys.readouterr().out)
+        assert document["workers"][0]["tenants"][0]["guaranteed_blocks"] == 10
+        assert document["workers"][0]["pressure"]["lent_back_blocks"] == 11
+
     def test_status_tells_a_degraded_or_empty_system_by_its_exit_status(self, capsys: Capture) -> None:
         assert main(["status", *self.at]) == ExitCode.UNAVAILABLE
         assert "no worker is ready" in capsys.readouterr().out

@@ -1,0 +1,59 @@
+"""A worker's record as the operator's message. Holds no state."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from stemcache.admin.v1 import admin_pb2 as pb
+
+from cache_store.domain import TenantId
+from cache_store.registry import WorkerRecord
+from cache_store.usage import Pressure, TenantUse
+
+
+def worker_message(record: WorkerRecord, tenant_name: Callable[[TenantId], str]) -> pb.Worker:
+    """How a worker is, and who uses its blocks, by the names that `tenant_name` gives."""
+    load = record.load
+    return pb.Worker(
+        worker_id=record.worker_id,
+        incarnation=record.incarnation,
+        address=record.address,
+        model=record.model,
+        running_requests=load.running_requests,
+        waiting_requests=load.waiting_requests,
+        used_blocks=load.used_blocks,
+        total_blocks=record.num_blocks,
+        block_size=record.block_size,
+        kv_bytes_per_token=record.kv_bytes_per_token,
+        max_model_len=record.max_model_len,
+        max_num_sequences=record.max_num_sequences,
+        prefill_tokens_per_s=load.prefill_tokens_per_s,
+        pressure=_pressure(load.pressure),
+        tenants=[_use(use, tenant_name(use.tenant)) for use in load.tenants],
+        quota_generation=record.quota_generation,
+    )
+
+
+def _pressure(pressure: Pressure) -> pb.Pressure:
+    return pb.Pressure(
+        lent_back_blocks=pressure.lent_back_blocks,
+        evicted_blocks=pressure.evicted_blocks,
+        stopped_admissions=pressure.stopped_admissions,
+        preemptions=pressure.preemptions,
+        yielded_pins=pressure.yielded_pins,
+        refused_requests=pressure.refused_requests,
+    )
+
+
+def _use(use: TenantUse, name: str) -> pb.TenantUse:
+    return pb.TenantUse(
+        tenant=name,
+        guaranteed_blocks=use.guaranteed_blocks,
+        max_blocks=use.max_blocks,
+        used_blocks=use.used_blocks,
+        held_blocks=use.held_blocks,
+        pinned_blocks=use.pinned_blocks,
+        lent_blocks=use.lent_blocks,
+        waiting_requests=use.waiting_requests,
+        evicted_blocks=use.evicted_blocks,
+    )

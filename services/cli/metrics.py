@@ -1,0 +1,140 @@
+"""`stemcache metrics`: what `stemcache status` knows, in Prometheus' text format, for the operator's monitoring.
+
+Tenants are labels by name, MAX_TENANTS of them; those that use fewer blocks are added up under OTHER.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from dataclasses import fields, replace
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from services.cli.connection import add_admin_flags, admin_client
+from services.cli.exit_codes import ExitCode
+from services.cli.status import add_use, tenant_totals
+from services.client.admin_results import ClusterStatus, PressureStatus, TenantUse, WorkerStatus
+
+MAX_TENANTS = 64
+OTHER = "other"
+
+_WORKER_GAUGES = {
+    "running_requests": "Requests in the running batch.",
+    "waiting_requests": "Requests that wait.",
+    "used_blocks": "Blocks held or cached.",
+    "total_blocks": "Blocks in the pool.",
+    "quota_generation": "Generation of the control data whose quotas are in force.",
+}
+_PRESSURE = {
+    "lent_back_blocks": "Blocks taken back from tenants that had borrowed them.",
+    "evicted_blocks": "Cached blocks that made room.",
+    "stopped_admissions": "Steps in which a request had to wait because there were no blocks for it.",
+    "preemptions": "Running requests that had to give up their blocks.",
+    "yielded_pins": "Pins ended before their time.",
+    "refused_requests": "Requests that could never fit.",
+}
+_TENANT_GAUGES = {
+    "guaranteed_blocks": "Blocks that the tenant is guaranteed.",
+    "max_blocks": "Blocks that the tenant may have at most.",
+    "used_blocks": "Blocks that the tenant has, held or cached.",
+    "held_blocks": "Blocks held by running requests and pins.",
+    "pinned_blocks": "Blocks that are pinned.",
+    "lent_blocks": "Blocks of the guarantee that others use now.",
+    "waiting_requests": "Requests that wait.",
+}
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    """Adds the command to the parser."""
+    parser = commands.add_parser("metrics", help="print the state of router and workers for Prometheus")
+    add_admin_flags(parser)
+    parser.set_defaults(run=run)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Prints the metrics, whatever they say; a scraper wants a degraded system's too."""
+    with admin_client(args) as client:
+        status = client.status()
+    print(metrics_text(status), end="")
+    return ExitCode.OK
+
+
+def metrics_text(status: ClusterStatus) -> str:
+    """The text of one scrape."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_StatusCollector(status))
+    return generate_latest(registry).decode("utf-8")
+
+
+class _StatusCollector(Collector):
+    """Metrics of one status."""
+
+    def __init__(self, status: ClusterStatus) -> None:
+        self._status = status
+
+    def collect(self) -> Iterator[Metric]:
+        yield from _router_metrics(self._status)
+        yield from _worker_metrics(self._status.workers)
+        yield from _tenant_metrics(self._status)
+
+
+def _router_metrics(status: ClusterStatus) -> Iterator[Metric]:
+    values = {
+        "stemcache_degraded": ("1 while requests are served without reuse.", float(status.degraded)),
+        "stemcache_control_age_seconds": ("Age of the control data.", status.control_age_s),
+        "stemcache_control_generation": ("Generation of the control data.", status.control_generation),
+        "stemcache_running_requests": ("Requests running through this router.", status.running_requests),
+        "stemcache_workers": ("Live workers.", len(status.workers)),
+        "stemcache_refused_workers": ("Workers that do not fit this router.", len(status.refused_workers)),
+    }
+    for name, (text, value) in values.items():
+        yield GaugeMetricFamily(name, text, value=value)
+
+
+def _worker_metrics(workers: tuple[WorkerStatus, ...]) -> Iterator[Metric]:
+    for name, text in _WORKER_GAUGES.items():
+        gauge = GaugeMetricFamily(f"stemcache_worker_{name}", text, labels=("worker",))
+        for worker in workers:
+            gauge.add_metric((worker.worker_id,), getattr(worker, name))
+        yield gauge
+    speed = GaugeMetricFamily(
+        "stemcache_worker_prefill_tokens_per_second", "Measured; 0 before the first measurement.", labels=("worker",)
+    )
+    size = GaugeMetricFamily("stemcache_worker_block_bytes", "Size of one block.", labels=("worker",))
+    for worker in workers:
+        speed.add_metric((worker.worker_id,), worker.prefill_tokens_per_s)
+        size.add_metric((worker.worker_id,), worker.block_size * worker.kv_bytes_per_token)
+    yield from (speed, size)
+    for field in fields(PressureStatus):
+        counter = CounterMetricFamily(f"stemcache_worker_{field.name}", _PRESSURE[field.name], labels=("worker",))
+        for worker in workers:
+            counter.add_metric((worker.worker_id,), getattr(worker.pressure, field.name))
+        yield counter
+
+
+def _tenant_metrics(status: ClusterStatus) -> Iterator[Metric]:
+    labels = ("worker", "tenant")
+    uses = {(worker.worker_id, use.tenant): use for worker in status.workers for use in _bounded(status, worker)}
+    for name, text in _TENANT_GAUGES.items():
+        gauge = GaugeMetricFamily(f"stemcache_tenant_{name}", text, labels=labels)
+        for names, use in uses.items():
+            gauge.add_metric(names, getattr(use, name))
+        yield gauge
+    evicted = CounterMetricFamily("stemcache_tenant_evicted_blocks", "The tenant's evicted blocks.", labels=labels)
+    for names, use in uses.items():
+        evicted.add_metric(names, use.evicted_blocks)
+    yield evicted
+
+
+def _bounded(status: ClusterStatus, worker: WorkerStatus) -> list[TenantUse]:
+    """A worker's tenants: those with a label of their own, and the others added up."""
+    named = {use.tenant for use in tenant_totals(status)[:MAX_TENANTS]}
+    result: dict[str, TenantUse] = {}
+    for use in worker.tenants:
+        label = use.tenant if use.tenant in named else OTHER
+        labelled = replace(use, tenant=label)
+        result[label] = add_use(result[label], labelled) if label in result else labelled
+    return list(result.values())

@@ -1,0 +1,116 @@
+"""`stemcache metrics`: what a scraper reads, and how many labels it can get at most."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from services.cli.exit_codes import ExitCode
+from services.cli.main import main
+from services.cli.metrics import MAX_TENANTS, OTHER, metrics_text
+from services.client.admin_results import ClusterStatus, PressureStatus, TenantUse, WorkerStatus
+from tests.support.scripted_admin import ScriptedAdmin
+
+USE = TenantUse(
+    tenant="acme",
+    guaranteed_blocks=1,
+    max_blocks=2,
+    used_blocks=3,
+    held_blocks=4,
+    pinned_blocks=5,
+    lent_blocks=6,
+    waiting_requests=7,
+    evicted_blocks=8,
+)
+WORKER = WorkerStatus(
+    worker_id="worker-0",
+    incarnation="i",
+    address="a",
+    model="m",
+    running_requests=1,
+    waiting_requests=2,
+    used_blocks=3,
+    total_blocks=4,
+    block_size=16,
+    kv_bytes_per_token=100,
+    max_model_len=5,
+    max_num_sequences=6,
+    prefill_tokens_per_s=7.5,
+    quota_generation=8,
+    pressure=PressureStatus(11, 12, 13, 14, 15, 16),
+    tenants=(USE,),
+)
+STATUS = ClusterStatus("9.9", True, 1.5, 10, (WORKER,), (), 17)
+
+
+def samples(status: ClusterStatus) -> dict[tuple[str, str, str], float]:
+    """Value by name, worker and tenant."""
+    return {
+        (sample.name, sample.labels.get("worker", ""), sample.labels.get("tenant", "")): sample.value
+        for family in text_string_to_metric_families(metrics_text(status))
+        for sample in family.samples
+    }
+
+
+@pytest.mark.parametrize(
+    ("name", "worker", "tenant", "value"),
+    [
+        ("stemcache_degraded", "", "", 1),
+        ("stemcache_control_age_seconds", "", "", 1.5),
+        ("stemcache_control_generation", "", "", 10),
+        ("stemcache_running_requests", "", "", 17),
+        ("stemcache_workers", "", "", 1),
+        ("stemcache_worker_waiting_requests", "worker-0", "", 2),
+        ("stemcache_worker_block_bytes", "worker-0", "", 1600),
+        ("stemcache_worker_prefill_tokens_per_second", "worker-0", "", 7.5),
+        ("stemcache_worker_quota_generation", "worker-0", "", 8),
+        ("stemcache_worker_lent_back_blocks_total", "worker-0", "", 11),
+        ("stemcache_worker_evicted_blocks_total", "worker-0", "", 12),
+        ("stemcache_worker_stopped_admissions_total", "worker-0", "", 13),
+        ("stemcache_worker_preemptions_total", "worker-0", "", 14),
+        ("stemcache_worker_yielded_pins_total", "worker-0", "", 15),
+        ("stemcache_worker_refused_requests_total", "worker-0", "", 16),
+        ("stemcache_tenant_guaranteed_blocks", "worker-0", "acme", 1),
+        ("stemcache_tenant_lent_blocks", "worker-0", "acme", 6),
+        ("stemcache_tenant_evicted_blocks_total", "worker-0", "acme", 8),
+    ],
+)
+def test_everything_of_a_status_has_its_sample(name: str, worker: str, tenant: str, value: float) -> None:
+    assert samples(STATUS)[(name, worker, tenant)] == value
+
+
+def test_all_names_begin_alike() -> None:
+    assert {name.split("_")[0] for name, _, _ in samples(STATUS)} == {"stemcache"}
+
+
+def test_tenants_beyond_the_bound_are_added_up() -> None:
+    many = tuple(replace(USE, tenant=f"t{at:03}", used_blocks=1_000 - at) for at in range(MAX_TENANTS + 3))
+    workers = (replace(WORKER, tenants=many), replace(WORKER, worker_id="worker-1", tenants=many))
+    found = samples(replace(STATUS, workers=workers))
+    used = {key: value for key, value in found.items() if key[0] == "stemcache_tenant_used_blocks"}
+    assert len({tenant for _, _, tenant in used}) == MAX_TENANTS + 1
+    assert used[("stemcache_tenant_used_blocks", "worker-0", "t063")] == 937
+    for worker in ("worker-0", "worker-1"):
+        assert used[("stemcache_tenant_used_blocks", worker, OTHER)] == 936 + 935 + 934
+        assert found[("stemcache_tenant_guaranteed_blocks", worker, OTHER)] == 3
+
+
+def test_a_name_with_signs_of_the_format_stays_one_label() -> None:
+    odd = replace(USE, tenant='a"b\\c')
+    assert samples(replace(STATUS, workers=(replace(WORKER, tenants=(odd,)),)))[
+        ("stemcache_tenant_used_blocks", "worker-0", 'a"b\\c')
+    ]
+
+
+def test_the_command_prints_them_also_of_a_system_without_workers(
+    admin: ScriptedAdmin, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("operator\n")
+    token.chmod(0o600)
+    command = ["metrics", "--admin-address", admin.address, "--admin-token-file", str(token)]
+    assert main(command) == ExitCode.OK
+    assert "stemcache_workers 0.0\n" in capsys.readouterr().out
