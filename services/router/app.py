@@ -24,11 +24,13 @@ from cache_store.redis_session import RedisSession
 from services.admin.cluster_servicer import ClusterServicer
 from services.admin.tenant_servicer import TenantServicer
 from services.router.auth import MAX_OPEN_CALLS, Gate
+from services.router.cache_servicer import CacheServicer
 from services.router.dispatch import Dispatcher
 from services.router.generations import Generations
 from services.router.health import Health
 from services.router.limits import Concurrency
 from services.router.planning import Planner
+from services.router.prefixes import Prefixes
 from services.router.readiness import Readiness
 from services.router.records import RequestRecords
 from services.router.registry_view import RegistryView
@@ -39,6 +41,7 @@ from services.router.servicer import InferenceServicer
 from services.router.statuses import status_name
 from services.router.tokenizers import load_tokenizers
 from services.router.worker_client import WorkerPool
+from services.router.worker_questions import Questioner
 from services.settings import Address, RouterSettings
 from services.tenants.directory import TenantDirectory
 from services.tenants.master_key import MasterKey, cluster_key, from_file, from_value
@@ -178,6 +181,8 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     dispatcher = Dispatcher(pool, view, tokenizers, cluster_key(master), clock, random.SystemRandom())
     generations = Generations(planner, dispatcher, table, records, status_name, limits.max_request_s, clock)
     servicer = InferenceServicer(directory, generations, planner, tokenizers, limits.write_s)
+    questioner = Questioner(pool, cluster_key(master), clock)
+    cache = CacheServicer(directory, generations, Prefixes(planner, view, questioner, clock))
     health = Health(limits.write_s)
     readiness = Readiness(health, lambda: directory.is_ready and view.is_serving)
     return _Parts(
@@ -189,7 +194,7 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
         results=results,
         generations=generations,
         readiness=readiness,
-        public=public_server(servicer, Gate(directory, calls, MAX_OPEN_CALLS), health, limits),
+        public=public_server(servicer, cache, Gate(directory, calls, MAX_OPEN_CALLS), health, limits),
         admin=admin_server(
             TenantServicer(store, sync), ClusterServicer(directory, view, table, records), _admin_token(settings)
         ),

@@ -17,7 +17,7 @@ from cache_store.errors import StemcacheError, UnavailableError
 from services.router.credentials import api_key_of
 from services.router.intake import Places, placed
 from services.router.limits import RETRY_AFTER_S, Concurrency
-from services.router.readiness import SERVICE
+from services.router.readiness import TENANT_SERVICES
 from services.router.statuses import abort_with
 from services.tenants.directory import TenantDirectory
 
@@ -26,6 +26,10 @@ MAX_OPEN_CALLS = 256
 
 Handler: TypeAlias = "grpc.RpcMethodHandler[Any, Any]"  # in quotes: a generic to the type checker only
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"
+
+
+_OF_TENANTS = tuple(f"/{service}/" for service in TENANT_SERVICES)
+"""How the methods begin that want a key."""
 
 
 class Gate(grpc.aio.ServerInterceptor):
@@ -45,7 +49,7 @@ class Gate(grpc.aio.ServerInterceptor):
     ) -> Handler | None:
         """The real handler behind a place, one that refuses for callers without a key."""
         places: Places = self._open_place
-        if handler_call_details.method.startswith(f"/{SERVICE}/"):
+        if handler_call_details.method.startswith(_OF_TENANTS):
             try:
                 tenant = self._directory.authenticate(api_key_of(handler_call_details.invocation_metadata or ()))
             except StemcacheError as error:

@@ -7,11 +7,15 @@ from collections.abc import Callable
 
 import structlog
 from grpc_health.v1 import health_pb2
-from stemcache.v1 import inference_pb2
+from stemcache.v1 import cache_pb2, inference_pb2
 
 from services.router.health import Health
 
 SERVICE: str = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
+CACHE_SERVICE: str = cache_pb2.DESCRIPTOR.services_by_name["CacheService"].full_name
+TENANT_SERVICES = (SERVICE, CACHE_SERVICE)
+"""What tenants call: behind a key, and ready together."""
+
 CHECK_S = 0.1
 
 _log = structlog.get_logger()
@@ -42,5 +46,6 @@ class Readiness:
             return
         self._said = is_ready
         states = health_pb2.HealthCheckResponse
-        self._health.set(SERVICE, states.SERVING if is_ready else states.NOT_SERVING)
+        for service in TENANT_SERVICES:
+            self._health.set(service, states.SERVING if is_ready else states.NOT_SERVING)
         _log.info("router.ready" if is_ready else "router.not_ready")

@@ -6,13 +6,14 @@ import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from stemcache.admin.v1 import admin_pb2, admin_pb2_grpc
-from stemcache.v1 import inference_pb2_grpc
+from stemcache.v1 import cache_pb2_grpc, inference_pb2_grpc
 
 from services.admin.auth import AdminAuthInterceptor
 from services.admin.cluster_servicer import ClusterServicer
 from services.admin.tenant_servicer import TenantServicer
+from services.router.cache_servicer import CacheServicer
 from services.router.health import Health
-from services.router.readiness import SERVICE
+from services.router.readiness import TENANT_SERVICES
 from services.router.servicer import InferenceServicer
 from services.settings import RouterLimits
 
@@ -26,17 +27,22 @@ _ADMIN_SERVICES: tuple[str, ...] = tuple(
 
 
 def public_server(
-    servicer: InferenceServicer, gate: grpc.aio.ServerInterceptor, health_servicer: Health, limits: RouterLimits
+    inference: InferenceServicer,
+    cache: CacheServicer,
+    gate: grpc.aio.ServerInterceptor,
+    health_servicer: Health,
+    limits: RouterLimits,
 ) -> grpc.aio.Server:
-    """Tenants' port: inference, health, reflection."""
+    """Tenants' port: inference, cache, health, reflection."""
     server = grpc.aio.server(
         interceptors=[gate],
         options=_options(limits.max_message_bytes),
         maximum_concurrent_rpcs=limits.max_calls + _CALLS_IN_REFUSAL,
     )
-    inference_pb2_grpc.add_InferenceServiceServicer_to_server(servicer, server)
+    inference_pb2_grpc.add_InferenceServiceServicer_to_server(inference, server)
+    cache_pb2_grpc.add_CacheServiceServicer_to_server(cache, server)
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    reflection.enable_server_reflection((SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    reflection.enable_server_reflection((*TENANT_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     return server
 
 

@@ -6,49 +6,25 @@ Every error leaves through the status table. Owns no state.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from functools import wraps
-from typing import Any, TypeAlias, TypeVar
 
-import grpc
 from stemcache.v1 import inference_pb2 as pb
 from stemcache.v1.inference_pb2_grpc import InferenceServiceServicer
 
 from cache_store.errors import DeadlineError, WorkerLostError
 from cache_store.tokens import count, unpack
 from services.router import messages
-from services.router.credentials import api_key_of
 from services.router.generation import Finished, GenerationEvent, GenerationLostError, Piece, Started
 from services.router.generations import Generations
 from services.router.planning import Planner
 from services.router.progress import Progress
 from services.router.request_table import Attached
-from services.router.statuses import abort_with
+from services.router.tenant_method import Context, for_tenant
 from services.router.tokenizers import Tokenizers
 from services.router.validation import check_vocabulary, packed_tokens, prompt_of, required_request_id
 from services.tenants.directory import TenantDirectory
 from services.tenants.model import Tenant
-
-Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # in quotes: a generic to the type checker only
-Request = TypeVar("Request")
-Response = TypeVar("Response")
-Method = Callable[["InferenceServicer", Request, Context], Awaitable[Response]]
-TenantMethod = Callable[["InferenceServicer", Tenant, Request, Context], Awaitable[Response]]
-
-
-def _for_tenant(method: TenantMethod[Request, Response]) -> Method[Request, Response]:
-    """Runs `method` for the caller's tenant and ends with the status of what it raises."""
-
-    @wraps(method)
-    async def answered(self: InferenceServicer, request: Request, context: Context) -> Response:
-        try:
-            tenant = self.tenant_of(context)
-            return await method(self, tenant, request, context)
-        except Exception as error:  # the edge: nothing may leave without a status of the table
-            await abort_with(context, error)
-
-    return answered
 
 
 class InferenceServicer(InferenceServiceServicer):
@@ -63,13 +39,14 @@ class InferenceServicer(InferenceServiceServicer):
         write_s: float,
     ) -> None:
         """`write_s`: how long a caller may leave a message unread."""
-        self._directory = directory
+        self.directory = directory
+        """Knows who is calling."""
         self._generations = generations
         self._planner = planner
         self._tokenizers = tokenizers
         self._write_s = write_s
 
-    @_for_tenant
+    @for_tenant
     async def Generate(self, tenant: Tenant, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:
         arrival = self._generations.arrival(context.time_remaining())
         async with self._generations.open(tenant, request, arrival) as attached:
@@ -78,7 +55,7 @@ class InferenceServicer(InferenceServiceServicer):
             assert started is not None
             return messages.response(attached.request_id, started, attached.progress.samples(), finished)
 
-    @_for_tenant
+    @for_tenant
     async def GenerateStream(  # type: ignore[override]  # writing, so that leaving early runs `finally` at once
         self, tenant: Tenant, request: pb.GenerateStreamRequest, context: Context
     ) -> None:
@@ -91,14 +68,14 @@ class InferenceServicer(InferenceServiceServicer):
                 if (message := _message(attached, event)) is not None:
                     await self._write(context, message)
 
-    @_for_tenant
+    @for_tenant
     async def CancelGeneration(
         self, tenant: Tenant, request: pb.CancelGenerationRequest, context: Context
     ) -> pb.CancelGenerationResponse:
         was_running = self._generations.cancel(tenant, required_request_id(request.request_id))
         return pb.CancelGenerationResponse(was_running=was_running)
 
-    @_for_tenant
+    @for_tenant
     async def Tokenize(self, tenant: Tenant, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         prompt = prompt_of(request.prompt)
         model = self._planner.model_named(request.model)
@@ -108,7 +85,7 @@ class InferenceServicer(InferenceServiceServicer):
         blocks = count(tokens) // worker.block_size
         return pb.TokenizeResponse(token_ids=messages.token_ids(tokens), block_count=blocks)
 
-    @_for_tenant
+    @for_tenant
     async def Detokenize(
         self, tenant: Tenant, request: pb.DetokenizeRequest, context: Context
     ) -> pb.DetokenizeResponse:
@@ -117,15 +94,11 @@ class InferenceServicer(InferenceServiceServicer):
         check_vocabulary("token_ids", tokens, self._planner.workers_of(model)[0].vocab_size)
         return pb.DetokenizeResponse(text=await self._tokenizers.decode_all(model, unpack(tokens)))
 
-    @_for_tenant
+    @for_tenant
     async def ListModels(
         self, tenant: Tenant, request: pb.ListModelsRequest, context: Context
     ) -> pb.ListModelsResponse:
         return pb.ListModelsResponse(models=messages.models(self._planner.workers()))
-
-    def tenant_of(self, context: Context) -> Tenant:
-        """The caller. Raises UnauthenticatedError, UnavailableError before the control data was read."""
-        return self._directory.authenticate(api_key_of(context.invocation_metadata() or ()))
 
     async def _write(self, context: Context, message: pb.GenerateStreamResponse) -> None:
         try:

@@ -7,15 +7,15 @@ request token is given to it signed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Iterator, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import grpc
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import Message
-from google.rpc.error_details_pb2 import BadRequest, RetryInfo
+from google.rpc.error_details_pb2 import BadRequest, QuotaFailure, RetryInfo
 from google.rpc.status_pb2 import Status as StatusMessage
 from stemcache.v1 import inference_pb2 as pb
 from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
@@ -24,6 +24,7 @@ from cache_store.errors import (
     ComputationError,
     DeadlineError,
     InvalidRequestError,
+    LimitExceededError,
     StemcacheError,
     UnavailableError,
     WorkerLostError,
@@ -50,6 +51,7 @@ _LOST = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode
 """Away; stopping; or restarted on the same address, so that the token is for another incarnation."""
 
 _Detail = TypeVar("_Detail", bound=Message)
+_Answer = TypeVar("_Answer")
 
 _FINISH = {pb.FINISH_REASON_STOP: FinishReason.STOP, pb.FINISH_REASON_LENGTH: FinishReason.LENGTH}
 
@@ -87,20 +89,35 @@ class WorkerFinished:
 WorkerEvent = WorkerStarted | WorkerTokens | WorkerFinished
 
 
+WorkerStub: TypeAlias = "worker_pb2_grpc.WorkerServiceAsyncStub"  # in quotes: known to the type checker only
+
+
+class _Call(Protocol):
+    """Something that runs at a worker."""
+
+    def lose(self) -> None:
+        """Its worker is gone."""
+        ...
+
+    def close(self) -> None:
+        """Ends it at the worker too, where it still runs."""
+        ...
+
+
 class _Connection:
     """Channel to one incarnation and the calls that run on it."""
 
     def __init__(self, address: str) -> None:
         self.channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         self.stub = worker_pb2_grpc.WorkerServiceStub(self.channel)
-        self.calls: set[_Stream] = set()
+        self.calls: set[_Call] = set()
         self.is_lost = False
 
     def lose(self) -> None:
         """Ends all calls: their worker is gone."""
         self.is_lost = True
-        for stream in list(self.calls):
-            stream.lose()
+        for call in list(self.calls):
+            call.lose()
 
 
 class _Stream:
@@ -132,6 +149,33 @@ class _Stream:
         return message if isinstance(message, worker_pb2.ExecuteResponse) else None
 
 
+class _Question(Generic[_Answer]):
+    """One question and its answer; lost as a stream is."""
+
+    def __init__(self, answer: Awaitable[_Answer]) -> None:
+        self._task = asyncio.ensure_future(answer)
+        self._is_lost = False
+
+    def lose(self) -> None:
+        self._is_lost = True
+        self._task.cancel()
+
+    def close(self) -> None:
+        self._task.cancel()
+
+    async def answer(self) -> _Answer:
+        """Raises StemcacheError."""
+        try:
+            return await self._task
+        except grpc.aio.AioRpcError as error:
+            raise _from_worker(error) from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if self._is_lost and task is not None and not task.cancelling():
+                raise WorkerLostError("the worker is gone") from None
+            raise
+
+
 class WorkerPool:
     """Channels to all workers of a router."""
 
@@ -152,6 +196,13 @@ class WorkerPool:
         with _registered(connection, stream):
             while (message := await stream.read()) is not None:
                 yield _event(message)
+
+    async def ask(self, worker: WorkerRecord, question: Callable[[WorkerStub], Awaitable[_Answer]]) -> _Answer:
+        """Asks one thing. Raises as `execute`, LimitExceededError for a limit of the tenant, and DeadlineError."""
+        connection = self._connect(worker)
+        asked = _Question(question(connection.stub))
+        with _registered(connection, asked):
+            return await asked.answer()
 
     def lose(self, incarnation: Incarnation) -> None:
         """Ends all calls to an incarnation that is gone, and closes its channel."""
@@ -177,13 +228,13 @@ class WorkerPool:
 
 
 @contextmanager
-def _registered(connection: _Connection, stream: _Stream) -> Iterator[None]:
-    connection.calls.add(stream)
+def _registered(connection: _Connection, call: _Call) -> Iterator[None]:
+    connection.calls.add(call)
     try:
         yield
     finally:
-        connection.calls.discard(stream)
-        stream.close()
+        connection.calls.discard(call)
+        call.close()
 
 
 def _event(message: worker_pb2.ExecuteResponse) -> WorkerEvent:
@@ -221,7 +272,12 @@ def _from_worker(error: grpc.aio.AioRpcError) -> StemcacheError:
         field = bad.field_violations[0].field if bad is not None and bad.field_violations else "request"
         return InvalidRequestError(field.replace("sampling.", "sampling_params."), message)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
-        return DeadlineError("the deadline passed before the generation ended")
+        return DeadlineError("the deadline passed before the worker was done")
+    if code is grpc.StatusCode.RESOURCE_EXHAUSTED and (quota := _detail(details, QuotaFailure())) is not None:
+        retry = _detail(details, RetryInfo())
+        retry_after_s = RENEW_S if retry is None else retry.retry_delay.ToMilliseconds() / 1000
+        subject = quota.violations[0].subject if quota.violations else "limit"
+        return LimitExceededError(subject, message, retry_after_s)
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return UnavailableError("the worker has no room for the request now", RENEW_S)
     return ComputationError(f"the worker failed with {code.name}")

@@ -18,8 +18,8 @@ import grpc
 from google.protobuf.message import Message
 from google.rpc.status_pb2 import Status as StatusMessage
 from stemcache.admin.v1 import admin_pb2, admin_pb2_grpc
+from stemcache.v1 import cache_pb2_grpc, inference_pb2_grpc
 from stemcache.v1 import inference_pb2 as pb
-from stemcache.v1 import inference_pb2_grpc
 
 from cache_store.clock import Clock, SystemClock
 from cache_store.tokens import pack
@@ -72,6 +72,7 @@ class Tenant:
         self.name = name
         self.metadata = (("authorization", f"Bearer {key}"),)
         self.stub: Any = inference_pb2_grpc.InferenceServiceStub(channel)
+        self.cache: Any = cache_pb2_grpc.CacheServiceStub(channel)
 
     async def generate(self, request: pb.GenerateRequest, timeout_s: float = 30.0) -> pb.GenerateResponse:
         """Runs to the end."""
