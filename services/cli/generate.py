@@ -10,20 +10,18 @@ from services.cli.connection import add_tenant_flags, tenant_client
 from services.cli.durations import seconds
 from services.cli.exit_codes import ExitCode
 from services.cli.output import print_json
+from services.cli.prompts import add_prompt_flags, count_of, prompt_of
 from services.client import (
     CacheHints,
     CacheMode,
-    Chat,
     Delta,
     Generation,
     GenerationFinished,
     GenerationRequest,
     GenerationStarted,
-    Prompt,
     Sampling,
     StemcacheClient,
     Timings,
-    Tokens,
     Usage,
 )
 
@@ -34,15 +32,9 @@ NOTICEABLE_S = 0.05
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command to the parser."""
     parser = commands.add_parser("generate", help="send one request and stream its answer")
-    prompt = parser.add_mutually_exclusive_group(required=True)
-    prompt.add_argument("text", nargs="?", help="the prompt; - reads it from standard input")
-    prompt.add_argument("--token-ids", type=_token_ids, metavar="ID,ID,…", help="the prompt as token ids")
+    add_prompt_flags(parser)
     add_tenant_flags(parser)
-    parser.add_argument("--chat", action="store_true", help="send the text as a user message")
-    parser.add_argument("--system", metavar="TEXT", help="system message before it (means --chat)")
-    parser.add_argument("--model", default="", help="name of the model (needed where several are served)")
     parser.add_argument("--json", action="store_true", help="print all fields of the answer as JSON")
-    parser.add_argument("--partition", default="", help="space of its own inside the tenant's cache")
     parser.add_argument("--cache", type=CacheMode, choices=list(CacheMode), default=CacheMode.READ_WRITE)
     parser.add_argument("--request-id", default="", help="a repeated id gets the first answer again")
     _add_hint_flags(parser.add_argument_group("hints to the cache"))
@@ -60,14 +52,14 @@ def _add_hint_flags(group: argparse._ArgumentGroup) -> None:
 def _add_sampling_flags(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--temperature", type=float, help="0 is greedy, the default")
     group.add_argument("--top-p", type=float)
-    group.add_argument("--top-k", type=_count)
-    group.add_argument("--seed", type=_count, help="assigned where absent")
-    group.add_argument("--max-tokens", type=_count)
-    group.add_argument("--min-tokens", type=_count)
+    group.add_argument("--top-k", type=count_of)
+    group.add_argument("--seed", type=count_of, help="assigned where absent")
+    group.add_argument("--max-tokens", type=count_of)
+    group.add_argument("--min-tokens", type=count_of)
     group.add_argument("--stop", action="append", default=[], metavar="TEXT", help="ends the answer; repeatable")
-    group.add_argument("--stop-token-id", action="append", default=[], type=_count, metavar="ID", help="repeatable")
+    group.add_argument("--stop-token-id", action="append", default=[], type=count_of, metavar="ID", help="repeatable")
     group.add_argument("--ignore-eos", action="store_const", const=True, help="go on after the end of the text")
-    group.add_argument("-n", "--num-samples", type=_count, metavar="N", help="independent samples")
+    group.add_argument("-n", "--num-samples", type=count_of, metavar="N", help="independent samples")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -85,7 +77,7 @@ def run(args: argparse.Namespace) -> int:
 
 def _request(args: argparse.Namespace) -> GenerationRequest:
     return GenerationRequest(
-        prompt=_prompt(args),
+        prompt=prompt_of(args),
         sampling=Sampling(
             temperature=args.temperature,
             top_p=args.top_p,
@@ -104,13 +96,6 @@ def _request(args: argparse.Namespace) -> GenerationRequest:
         request_id=args.request_id,
         hints=CacheHints(args.session, args.session_end, args.no_store, args.ttl),
     )
-
-
-def _prompt(args: argparse.Namespace) -> Prompt:
-    if args.token_ids is not None:
-        return Tokens(args.token_ids)
-    text: str = sys.stdin.read() if args.text == "-" else args.text
-    return Chat.of(text, args.system) if args.chat or args.system is not None else text
 
 
 def _stream(client: StemcacheClient, request: GenerationRequest) -> None:
@@ -153,14 +138,3 @@ def _print_summary(usage: Usage, rest: str) -> None:
             f"{usage.completion_tokens} made; {rest}]",
             file=sys.stderr,
         )
-
-
-def _token_ids(text: str) -> tuple[int, ...]:
-    return tuple(_count(part) for part in text.replace(",", " ").split())
-
-
-def _count(text: str) -> int:
-    value = int(text)
-    if value < 0:
-        raise argparse.ArgumentTypeError(f"{text} is negative")
-    return value

@@ -2,7 +2,9 @@
 
 from services.client.admin_client import AdminClient
 from services.client.admin_requests import TenantTerms
+from services.client.async_cache import AsyncTenantCache
 from services.client.async_client import AsyncStemcacheClient
+from services.client.cache_results import CachedPrefix, Pin
 from services.client.errors import (
     ApiAbortedError,
     ApiCancelledError,
@@ -43,6 +45,7 @@ from services.client.results import (
     Tokenized,
     Usage,
 )
+from services.client.sync_cache import TenantCache
 from services.client.sync_client import StemcacheClient
 
 __all__ = [
@@ -58,8 +61,10 @@ __all__ = [
     "ApiUnauthenticatedError",
     "ApiUnavailableError",
     "AsyncStemcacheClient",
+    "AsyncTenantCache",
     "CacheHints",
     "CacheMode",
+    "CachedPrefix",
     "Chat",
     "ChatMessage",
     "Completion",
@@ -73,12 +78,14 @@ __all__ = [
     "GenerationRequest",
     "GenerationStarted",
     "ModelCard",
+    "Pin",
     "Prompt",
     "QuotaViolation",
     "Route",
     "SampleFinish",
     "Sampling",
     "StemcacheClient",
+    "TenantCache",
     "TenantTerms",
     "Timings",
     "Tokenized",

@@ -11,6 +11,7 @@ from stemcache.v1 import inference_pb2 as pb
 from stemcache.v1.inference_pb2_grpc import InferenceServiceStub
 
 from services.client import messages
+from services.client.async_cache import AsyncTenantCache
 from services.client.channel import CALL_TIMEOUT_S, GENERATION_TIMEOUT_S, channel_options, credential_metadata
 from services.client.errors import api_errors
 from services.client.requests import GenerationRequest, Prompt, Tokens
@@ -26,6 +27,8 @@ class AsyncStemcacheClient:
         self._timeout_s = timeout_s
         self._channel = grpc.aio.insecure_channel(address, options=channel_options())
         self._stub = InferenceServiceStub(self._channel)
+        self.cache = AsyncTenantCache(self._channel, self._metadata, timeout_s)
+        """Lookups, warming and pins."""
 
     async def __aenter__(self) -> Self:
         return self

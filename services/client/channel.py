@@ -1,8 +1,8 @@
 """How the clients reach a server: retry policy, deadlines, credential. Keeps no state.
 
 Retries are gRPC's own, by service config: UNAVAILABLE only, before the first message of an answer, with growing
-pauses. They are safe because what is retried is idempotent: a generation carries its request id, everything else
-that is listed here only reads.
+pauses. They are safe because what is retried is idempotent: a generation carries its request id, ending a
+pin twice is ending it once, everything else that is listed here only reads.
 """
 
 from __future__ import annotations
@@ -17,6 +17,10 @@ CALL_TIMEOUT_S = 20.0
 
 _RETRIED: tuple[dict[str, str], ...] = (
     {"service": "stemcache.v1.InferenceService"},
+    {"service": "stemcache.v1.CacheService", "method": "LookupPrefix"},
+    {"service": "stemcache.v1.CacheService", "method": "WarmPrefix"},
+    {"service": "stemcache.v1.CacheService", "method": "UnpinPrefix"},
+    {"service": "stemcache.v1.CacheService", "method": "ListPins"},
     {"service": "stemcache.admin.v1.ClusterService"},
     {"service": "stemcache.admin.v1.TenantAdminService", "method": "ListTenants"},
     {"service": "stemcache.admin.v1.TenantAdminService", "method": "ListApiKeys"},

@@ -8,7 +8,7 @@ from google.protobuf.duration_pb2 import Duration
 from stemcache.v1 import inference_pb2 as pb
 
 from cache_store.tokens import pack, unpack
-from services.client.requests import CacheMode, Chat, GenerationRequest, Prompt, Sampling, Tokens
+from services.client.requests import CacheHints, CacheMode, Chat, GenerationRequest, Prompt, Sampling, Tokens
 from services.client.results import (
     Completion,
     Delta,
@@ -45,15 +45,15 @@ def generate_message(request: GenerationRequest) -> pb.GenerateRequest:
         model=request.model,
         prompt=prompt_message(request.prompt),
         sampling_params=_sampling_message(request.sampling),
-        cache_policy=_policy_message(request),
+        cache_policy=policy_message(request.cache_mode, request.partition, request.hints),
     )
 
 
-def _policy_message(request: GenerationRequest) -> pb.CachePolicy:
-    hints = request.hints
+def policy_message(mode: CacheMode, partition: str, hints: CacheHints) -> pb.CachePolicy:
+    """What a request may do with the cache."""
     return pb.CachePolicy(
-        mode=_CACHE_MODES[request.cache_mode],
-        partition=request.partition,
+        mode=_CACHE_MODES[mode],
+        partition=partition,
         session_id=hints.session_id,
         session_end=hints.session_end,
         no_store=hints.no_store,
@@ -100,7 +100,7 @@ def generation_of(message: pb.GenerateResponse) -> Generation:
     return Generation(
         request_id=message.request_id,
         completions=tuple(completion_of(each) for each in message.completions),
-        usage=_usage_of(message.usage),
+        usage=usage_of(message.usage),
         timings=_timings_of(message.timings),
         route=_route_of(message.route),
         seed=message.seed,
@@ -113,7 +113,7 @@ def event_of(message: pb.GenerateStreamResponse) -> GenerationEvent | None:
         case "started":
             started = message.started
             return GenerationStarted(
-                message.request_id, _usage_of(started.usage), _route_of(started.route), started.seed
+                message.request_id, usage_of(started.usage), _route_of(started.route), started.seed
             )
         case "delta":
             delta = message.delta
@@ -123,7 +123,7 @@ def event_of(message: pb.GenerateStreamResponse) -> GenerationEvent | None:
             samples = tuple(
                 SampleFinish(each.sample_index, _finish_reason_of(each.finish_reason)) for each in finished.samples
             )
-            usage, timings = _usage_of(finished.usage), _timings_of(finished.timings)
+            usage, timings = usage_of(finished.usage), _timings_of(finished.timings)
             return GenerationFinished(message.request_id, samples, usage, timings)
         case _:
             return None
@@ -155,7 +155,8 @@ def _finish_reason_of(value: pb.FinishReason.ValueType) -> FinishReason:
     return _FINISH_REASONS.get(value, FinishReason.UNKNOWN)
 
 
-def _usage_of(message: pb.Usage) -> Usage:
+def usage_of(message: pb.Usage) -> Usage:
+    """The value of token counts."""
     return Usage(
         prompt_tokens=message.prompt_tokens,
         completion_tokens=message.completion_tokens,

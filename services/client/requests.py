@@ -80,6 +80,9 @@ class CacheHints:
     """Seconds without use after which its blocks are dropped, 1 s to 30 days; None: no bound."""
 
 
+NO_HINTS = CacheHints()
+
+
 @dataclass(frozen=True, slots=True)
 class GenerationRequest:
     """One generation."""
@@ -93,4 +96,4 @@ class GenerationRequest:
     """Space of its own inside the tenant; empty is the common one."""
     request_id: str = ""
     """Empty: the client makes one, so that its own retries attach to the same request."""
-    hints: CacheHints = CacheHints()
+    hints: CacheHints = NO_HINTS

@@ -15,6 +15,7 @@ from services.client.channel import CALL_TIMEOUT_S, GENERATION_TIMEOUT_S, channe
 from services.client.errors import api_errors
 from services.client.requests import GenerationRequest, Prompt, Tokens
 from services.client.results import Generation, GenerationEvent, ModelCard, Tokenized
+from services.client.sync_cache import TenantCache
 
 
 class StemcacheClient:
@@ -26,6 +27,8 @@ class StemcacheClient:
         self._timeout_s = timeout_s
         self._channel = grpc.insecure_channel(address, options=channel_options())
         self._stub = InferenceServiceStub(self._channel)
+        self.cache = TenantCache(self._channel, self._metadata, timeout_s)
+        """Lookups, warming and pins."""
 
     def __enter__(self) -> Self:
         return self

@@ -10,6 +10,7 @@ import grpc
 from google.protobuf.message import Message
 from google.rpc import code_pb2, status_pb2
 from grpc_status import rpc_status
+from stemcache.v1 import cache_pb2, cache_pb2_grpc
 from stemcache.v1 import inference_pb2 as pb
 from stemcache.v1 import inference_pb2_grpc as rpc
 
@@ -26,13 +27,15 @@ class Failure:
 UNAVAILABLE = Failure(code_pb2.UNAVAILABLE, "no worker is ready")
 
 
-class ScriptedApi(rpc.InferenceServiceServicer):
+class ScriptedApi(rpc.InferenceServiceServicer, cache_pb2_grpc.CacheServiceServicer):
     """Fails as often as `failures` holds, then answers; remembers what it was asked."""
 
     def __init__(self) -> None:
         self.address = ""
         self.failures: list[Failure] = []
         self.requests: list[pb.GenerateRequest] = []
+        self.cache_requests: list[Message] = []
+        self.pin = cache_pb2.Pin(pin_id="pin-1", display_name="n", model="m", block_count=6, size_bytes=3 << 20)
         self.metadata: dict[str, str] = {}
         self.events: list[pb.GenerateStreamResponse] = []
         self.raw_details: bytes | None = None
@@ -93,3 +96,39 @@ class ScriptedApi(rpc.InferenceServiceServicer):
     def ListModels(self, request: pb.ListModelsRequest, context: grpc.ServicerContext) -> pb.ListModelsResponse:  # noqa: N802
         self._enter(context)
         return pb.ListModelsResponse(models=[pb.Model(name="m", block_size=16, max_model_len=64)])
+
+    def LookupPrefix(  # noqa: N802
+        self, request: cache_pb2.LookupPrefixRequest, context: grpc.ServicerContext
+    ) -> cache_pb2.LookupPrefixResponse:
+        self.cache_requests.append(request)
+        self._enter(context)
+        return cache_pb2.LookupPrefixResponse(prompt_tokens=100, matched_tokens=99, matched_blocks=6)
+
+    def WarmPrefix(  # noqa: N802
+        self, request: cache_pb2.WarmPrefixRequest, context: grpc.ServicerContext
+    ) -> cache_pb2.WarmPrefixResponse:
+        self.cache_requests.append(request)
+        self._enter(context)
+        usage = pb.Usage(prompt_tokens=100, cached_tokens=32, computed_tokens=68)
+        return cache_pb2.WarmPrefixResponse(usage=usage)
+
+    def PinPrefix(  # noqa: N802
+        self, request: cache_pb2.PinPrefixRequest, context: grpc.ServicerContext
+    ) -> cache_pb2.PinPrefixResponse:
+        self.cache_requests.append(request)
+        self._enter(context)
+        return cache_pb2.PinPrefixResponse(pin=self.pin)
+
+    def UnpinPrefix(  # noqa: N802
+        self, request: cache_pb2.UnpinPrefixRequest, context: grpc.ServicerContext
+    ) -> cache_pb2.UnpinPrefixResponse:
+        self.cache_requests.append(request)
+        self._enter(context)
+        return cache_pb2.UnpinPrefixResponse(was_pinned=request.pin_id == self.pin.pin_id)
+
+    def ListPins(  # noqa: N802
+        self, request: cache_pb2.ListPinsRequest, context: grpc.ServicerContext
+    ) -> cache_pb2.ListPinsResponse:
+        self.cache_requests.append(request)
+        self._enter(context)
+        return cache_pb2.ListPinsResponse(pins=[self.pin])

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import grpc
 import pytest
 from stemcache.admin.v1 import admin_pb2_grpc
-from stemcache.v1 import inference_pb2_grpc
+from stemcache.v1 import cache_pb2_grpc, inference_pb2_grpc
 
 from tests.support.scripted_admin import ScriptedAdmin
 from tests.support.scripted_api import ScriptedApi
@@ -31,9 +31,12 @@ def _serving(register: Callable[[grpc.Server], None]) -> Iterator[str]:
 def api() -> Iterator[ScriptedApi]:
     """The tenants' API."""
     scripted = ScriptedApi()
-    with _serving(
-        lambda server: inference_pb2_grpc.add_InferenceServiceServicer_to_server(scripted, server)
-    ) as address:
+
+    def register(server: grpc.Server) -> None:
+        inference_pb2_grpc.add_InferenceServiceServicer_to_server(scripted, server)
+        cache_pb2_grpc.add_CacheServiceServicer_to_server(scripted, server)
+
+    with _serving(register) as address:
         scripted.address = address
         yield scripted
 
