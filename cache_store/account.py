@@ -21,6 +21,7 @@ class Account:
         "num_cached",
         "num_evicted",
         "num_held",
+        "num_kept",
         "policy",
         "queue",
         "strict",
@@ -35,6 +36,8 @@ class Account:
         self.num_held = 0
         self.num_cached = 0
         self.num_evicted = 0
+        self.num_kept = 0
+        """Unused slots that nobody else gets: a strict tenant's guarantee is never lent."""
         self.minimum = 0
         """Blocks that it is guaranteed."""
         self.maximum = 0
@@ -60,8 +63,8 @@ class Account:
         return max(0, min(self.num_cached, self.num_used - self.protected))
 
     @property
-    def reserve(self) -> int:
-        """Unused slots that are kept for it: a strict tenant's guarantee is never lent."""
+    def num_to_keep(self) -> int:
+        """Unused slots that should be kept for it."""
         return max(0, self.minimum - self.num_used) if self.strict else 0
 
     def take_quota(self, quota: TenantQuota, share: TierShare, num_blocks: int) -> None:
@@ -72,3 +75,13 @@ class Account:
         self.maximum = share.most_blocks(num_blocks)
         if self.strict:
             self.lends_guarantee = False
+        self.num_kept = min(self.num_kept, self.num_to_keep)
+
+    def take_slots(self, num_blocks: int) -> None:
+        """It holds that many more blocks; those that were kept for it come first."""
+        self.num_held += num_blocks
+        self.num_kept -= min(self.num_kept, num_blocks)
+
+    def give_slots(self, num_blocks: int) -> None:
+        """That many blocks, which it has no more, have become unused. A strict tenant's stay its own."""
+        self.num_kept = min(self.num_kept + num_blocks, self.num_to_keep)

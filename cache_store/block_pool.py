@@ -93,7 +93,7 @@ class BlockPool:
         self._ledger.set_quotas(quotas)
         for account in list(self._ledger.present):
             self._trim(account)
-        self._refill_reserve()
+        self._give_back()
 
     def usage(self) -> tuple[TenantUse, ...]:
         """Who has what; those with most blocks first."""
@@ -182,7 +182,7 @@ class BlockPool:
                 block.root = root
                 block.tenant = tenant
         self._next_uid = uid
-        account.num_held += num_blocks
+        account.take_slots(num_blocks)
         return Granted(tuple(blocks), tuple(scrubs))
 
     def commit(
@@ -239,21 +239,26 @@ class BlockPool:
                 self._offer(account, block)
         account.num_held -= num_let_go + num_cached
         account.num_cached += num_cached
+        account.give_slots(num_let_go)
         if account.num_used > account.maximum:
             self._trim(account)
         elif not account.num_used:
             self._ledger.leave(account)
-        if self._ledger.has_strict:
-            self._refill_reserve()
+        self._give_back()
 
     def expire(self) -> None:
         """Drops what nobody used for its time to live. To be called now and then; whatever looks at blocks does it."""
         now_s = self._clock.monotonic_s()
-        while (leaf := self._expiries.pop(now_s)) is not None:
+        leaf = self._expiries.pop(now_s)
+        if leaf is None:
+            return
+        while leaf is not None:
             account = self._ledger.of(leaf.tenant)
             self._evict_tail(account, leaf, account.num_cached, now_s)
             if not account.num_used:
                 self._ledger.leave(account)
+            leaf = self._expiries.pop(now_s)
+        self._give_back()
 
     def drain_events(self) -> tuple[BlockEvent, ...]:
         """What changed since the last call, in order, one event per run of equal domain and change."""
@@ -295,8 +300,7 @@ class BlockPool:
         over = account.num_used + num_blocks - account.maximum
         if over > 0:
             self._evict(account, over)
-        reserved = self._ledger.reserved() - account.reserve
-        num_missing = num_blocks - max(0, len(self._unused) - reserved)
+        num_missing = num_blocks - account.num_kept - self._ledger.num_free(len(self._unused))
         if num_missing <= 0:
             return
         is_guaranteed = account.num_used + num_blocks <= account.minimum
@@ -309,13 +313,17 @@ class BlockPool:
         """Evicts what is cached beyond the account's maximum."""
         self._evict(account, max(0, min(account.num_cached, account.num_used - account.maximum)))
 
-    def _refill_reserve(self) -> None:
-        """Takes back what is lent of a guarantee that is not to be lent, as soon as nobody holds it."""
-        num_missing = self._ledger.reserved() - len(self._unused)
+    def _give_back(self) -> None:
+        """Gives strict tenants what others have of their guarantees, as soon as nobody holds it."""
+        num_to_keep = self._ledger.num_to_keep()
+        if num_to_keep == 0:
+            return
+        num_missing = num_to_keep - self._ledger.num_free(len(self._unused))
         if num_missing > 0:
             for due in charges(num_missing, self._ledger.present, None):
                 self._num_lent_back += due.num_blocks
                 self._evict(due.payer, due.num_blocks)
+        self._ledger.keep(self._ledger.num_free(len(self._unused)))
 
     def _evict(self, account: Account, num_blocks: int) -> None:
         """Evicts cached blocks of the account, which has that many."""
@@ -342,6 +350,7 @@ class BlockPool:
             self._offer(account, parent)
         count = len(removed)
         account.num_cached -= count
+        account.give_slots(count)
         account.num_evicted += count
         self._num_evicted += count
         account.policy.evicted(use, count, now_s)

@@ -86,9 +86,20 @@ class Ledger:
         others = self._num_strict - (account.minimum if account.strict else 0)
         return min(account.maximum, self._num_blocks - others)
 
-    def reserved(self) -> int:
-        """Unused slots that are kept for strict tenants."""
-        return sum(account.reserve for account in self.present) if self._num_strict else 0
+    def num_free(self, num_unused: int) -> int:
+        """Unused slots that are kept for nobody."""
+        return num_unused - sum(account.num_kept for account in self.present) if self._num_strict else num_unused
+
+    def num_to_keep(self) -> int:
+        """Slots that strict tenants are still to get back."""
+        return sum(account.num_to_keep - account.num_kept for account in self.present) if self._num_strict else 0
+
+    def keep(self, num_free: int) -> None:
+        """Keeps free slots for strict tenants that are still to get some back."""
+        for account in sorted(self.present, key=lambda account: account.tenant):
+            num_kept = min(num_free, account.num_to_keep - account.num_kept)
+            account.num_kept += num_kept
+            num_free -= num_kept
 
     def borrowed(self) -> int:
         """Blocks that tenants have beyond their guarantees."""

@@ -32,12 +32,12 @@ class Need:
 
 def num_available(asking: Account, accounts: Iterable[Account], num_unused: int) -> int:
     """Blocks that `asking` could be granted now."""
-    reserved = others = 0
+    kept = others = 0
     for account in accounts:
         if account is not asking:
-            reserved += account.reserve
+            kept += account.num_kept
             others += account.reclaimable
-    within_pool = max(0, num_unused - reserved) + asking.num_cached + others
+    within_pool = num_unused - kept + asking.num_cached + others
     return max(0, min(asking.maximum - asking.num_held, within_pool))
 
 

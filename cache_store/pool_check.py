@@ -54,7 +54,10 @@ def _check_kept(ledger: Ledger, num_unused: int) -> None:
     present = set(ledger.present)
     for account in ledger.everybody:
         assert (account in present) == (account.num_used > 0 or account.strict), f"{account.tenant} is overlooked"
-    if ledger.reserved() > num_unused:
+        assert account.num_kept <= account.num_to_keep, f"{account.tenant}: too many slots are kept"
+    assert ledger.num_free(num_unused) >= 0, "slots are kept that are used"
+    if ledger.num_to_keep():
+        assert ledger.num_free(num_unused) == 0, "free slots are kept from a strict tenant"
         assert not any(each.reclaimable for each in present), "a strict tenant's guarantee is lent"
 
 

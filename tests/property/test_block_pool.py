@@ -132,7 +132,7 @@ class PoolMachine(RuleBasedStateMachine):
         assert isinstance(granted, Granted)
         assert len(granted.blocks) == wanted
         self._settle(domain.tenant, wanted)
-        self.model.private[domain.tenant] += wanted
+        self.model.grant(domain.tenant, wanted)
         return self._commit(Held(number, blocks, prefixes), ids, granted.blocks, commit_blocks)
 
     @rule(number=numbers, ids=prompts)
@@ -178,6 +178,7 @@ class PoolMachine(RuleBasedStateMachine):
     def _match(self, number: int, ids: list[int]) -> tuple[tuple[Block, ...], tuple[Prefix, ...]]:
         domain, tokens, limit = DOMAINS[number], pack(ids), len(ids) - 1
         self.model.expire(self.clock.monotonic_s())
+        self.model.keep_free()
         length = self.model.match_length(number, ids, limit)
         assert self.pool.match_length(domain, tokens, limit) == length
         match = self.pool.match_and_pin(domain, tokens, limit)
@@ -229,9 +230,11 @@ class PoolMachine(RuleBasedStateMachine):
                 assert paid[tenant] >= beyond[tenant], f"{tenant} keeps more than it may have"
         self._lose(beyond)
         paid -= beyond
-        assert sum(paid.values()) == max(0, model.num_due(asking, num_blocks))
+        assert sum(paid.values()) == model.num_due(asking, num_blocks)
         model.check_payers(paid, asking, num_blocks)
         self._lose(paid)
+        if asking is None:
+            model.keep_free()
         self._follow_events()
 
     def _lose(self, paid: Counter[str]) -> None:

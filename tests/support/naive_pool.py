@@ -51,6 +51,8 @@ class NaivePool:
         self.tenants = sorted({domain.tenant for domain in domains})
         self.holders: Counter[Prefix] = Counter()
         self.private: Counter[str] = Counter()
+        self.kept: Counter[str] = Counter()
+        """Unused slots that only this strict tenant gets."""
         self.uses: dict[Prefix, NaiveUse | None] = {}
         """Of every resident prefix."""
         self.shared: set[Prefix] = set()
@@ -67,6 +69,7 @@ class NaivePool:
             share = quota.share(TierKind.DEVICE)
             minimum, maximum = (math.floor(part * self.num_blocks) for part in (share.minimum, share.maximum))
             self.bounds[tenant] = Bounds(minimum, maximum, quota.weight, share.minimum == share.maximum)
+            self._free(tenant, 0)
 
     # what there is
 
@@ -90,8 +93,8 @@ class NaivePool:
         """Blocks that nobody has."""
         return self.num_blocks - sum(map(self.used, self.tenants))
 
-    def reserve(self, tenant: str) -> int:
-        """What is kept free for a strict tenant."""
+    def to_keep(self, tenant: str) -> int:
+        """What should be kept free for a strict tenant."""
         bounds = self.bounds[tenant]
         return max(0, bounds.minimum - self.used(tenant)) if bounds.strict else 0
 
@@ -102,7 +105,7 @@ class NaivePool:
     def available(self, tenant: str) -> int:
         """What it may be granted."""
         others = [each for each in self.tenants if each != tenant]
-        free = max(0, self.unused() - sum(map(self.reserve, others)))
+        free = self.unused() - sum(self.kept[each] for each in others)
         within_pool = free + len(self.cached(tenant)) + sum(map(self.reclaimable, others))
         return max(0, min(within_pool, self.bounds[tenant].maximum - self.held(tenant)))
 
@@ -136,6 +139,17 @@ class NaivePool:
         """One more holder of each."""
         self.holders.update(prefixes)
 
+    def grant(self, tenant: str, num_blocks: int) -> None:
+        """It gets private blocks."""
+        self.private[tenant] += num_blocks
+        self.kept[tenant] -= min(self.kept[tenant], num_blocks)
+
+    def keep_free(self) -> None:
+        """Strict tenants get back what they lack, as far as slots are free."""
+        for tenant in self.tenants:
+            free = self.unused() - sum(self.kept.values())
+            self.kept[tenant] += min(free, self.to_keep(tenant) - self.kept[tenant])
+
     def commit(self, prefix: Prefix) -> bool:
         """A private block becomes matchable and held; False where an equal one stood there."""
         is_new = prefix not in self.uses
@@ -143,6 +157,9 @@ class NaivePool:
         self.holders[prefix] += 1
         if is_new:
             self.uses[prefix] = None
+        else:
+            self._free(self.tenant(prefix), 1)
+        if is_new:
             number, ids = prefix
             parent = (number, ids[: -self.block_size])
             if len(parent[1]) and len(self._children(parent)) > 1:
@@ -155,6 +172,7 @@ class NaivePool:
         for prefix in prefixes:
             if prefix is None:
                 self.private[tenant] -= 1
+                self._free(tenant, 1)
                 continue
             self.holders[prefix] -= 1
             if outcome is not None:
@@ -210,11 +228,12 @@ class NaivePool:
 
     def num_due(self, asking: str | None, num_blocks: int) -> int:
         """Blocks that must go, from whomever: no more may be evicted than needed."""
-        reserved = sum(self.reserve(each) for each in self.tenants if each != asking)
-        missing = max(0, num_blocks - max(0, self.unused() - reserved)) if asking else reserved - self.unused()
         if asking is None:
+            free = self.unused() - sum(self.kept.values())
+            missing = sum(self.to_keep(each) - self.kept[each] for each in self.tenants) - free
             return min(max(0, missing), sum(map(self.reclaimable, self.tenants)))
-        return max(missing, self.used(asking) + num_blocks - self.bounds[asking].maximum)
+        free = self.unused() - sum(self.kept[each] for each in self.tenants if each != asking)
+        return max(0, num_blocks - free, self.used(asking) + num_blocks - self.bounds[asking].maximum)
 
     def _children(self, prefix: Prefix) -> list[Prefix]:
         number, ids = prefix
@@ -237,3 +256,8 @@ class NaivePool:
         del self.uses[prefix]
         self.shared.discard(prefix)
         self.lost[self.tenant(prefix)] += 1
+        self._free(self.tenant(prefix), 1)
+
+    def _free(self, tenant: str, num_blocks: int) -> None:
+        """A strict tenant's slots stay its own."""
+        self.kept[tenant] = min(self.kept[tenant] + num_blocks, self.to_keep(tenant))
