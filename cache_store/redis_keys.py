@@ -8,6 +8,10 @@
     sc:{workers}:current            HASH worker id -> order and name of its newest incarnation
     sc:{workers}:lease:INC          record of a worker, expires with its lease
     sc:quotas                       HASH of head and body: quotas of tenants, written by routers, read by workers
+    sc:{limits}:routers             ZSET of routers by the end of their lease
+    sc:{limits}:birth               name of the life of the limits' data; expires when no router asks
+    sc:{limit:TENANT}:places        HASH router -> places of the tenant's requests that it has leased; expires
+    sc:{limit:TENANT}:tokens        HASH of the tenant's token bucket; expires when it is full
 
 What stands in braces decides the slot of a Redis Cluster: keys that one script reads share it. Control data lies under
 `sc:control` and belongs to `services/tenants`.
@@ -15,7 +19,7 @@ What stands in braces decides the slot of a Redis Cluster: keys that one script 
 
 from __future__ import annotations
 
-from cache_store.domain import DomainTag
+from cache_store.domain import DomainTag, TenantId
 from cache_store.index import Incarnation
 
 SCHEMA_VERSION = 1
@@ -24,6 +28,8 @@ SCHEMA_KEY = "sc:schema"
 INCARNATIONS_KEY = "sc:{index}:incarnations"
 CURRENT_KEY = "sc:{workers}:current"
 QUOTAS_KEY = "sc:quotas"
+LIMITS_ROUTERS_KEY = "sc:{limits}:routers"
+LIMITS_BIRTH_KEY = "sc:{limits}:birth"
 
 
 def parse_current(entry: bytes) -> tuple[int, Incarnation] | None:
@@ -52,3 +58,13 @@ def mark_key(incarnation: Incarnation) -> str:
 def lease_key(incarnation: Incarnation) -> str:
     """Record under the lease of `incarnation`."""
     return f"sc:{{workers}}:lease:{incarnation}"
+
+
+def places_key(tenant: TenantId) -> str:
+    """Who has leased places of a tenant's limit on requests in flight."""
+    return f"sc:{{limit:{tenant}}}:places"
+
+
+def tokens_key(tenant: TenantId) -> str:
+    """The bucket of a tenant's limit on tokens per second."""
+    return f"sc:{{limit:{tenant}}}:tokens"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from redis.asyncio import ConnectionPool
@@ -40,6 +41,25 @@ REDIS_ERRORS = (RedisCallError, VersionError)
 """What a call raises."""
 
 
+@dataclass(frozen=True, slots=True)
+class ScriptCall:
+    """A script with what it works on."""
+
+    script: Script
+    keys: Sequence[str]
+    arguments: Sequence[Argument]
+
+    @property
+    def by_name(self) -> Command:
+        """For a server that has the script."""
+        return (self.script.kind.value, self.script.sha1, len(self.keys), *self.keys, *self.arguments)
+
+    @property
+    def with_text(self) -> Command:
+        """For one that does not."""
+        return (self.script.by_text, self.script.text, len(self.keys), *self.keys, *self.arguments)
+
+
 class RedisSession:
     """Calls to the server at `url`, at most MAX_CONNECTIONS at once; further ones wait within their deadline."""
 
@@ -63,23 +83,27 @@ class RedisSession:
 
         Raises RedisCallError, VersionError.
         """
-        replies = await self._exchange(commands, deadline_s)
-        for reply in replies:
-            if isinstance(reply, ResponseError):
-                raise RedisCallError(f"Redis refuses: {reply}") from reply
-        return [reply for reply in replies if not isinstance(reply, ResponseError)]
+        return _answers(await self._exchange(commands, deadline_s))
 
     async def run_script(
         self, script: Script, keys: Sequence[str], arguments: Sequence[Argument], deadline_s: float
     ) -> Reply:
         """Reply of a script; sends its text where the server does not have it. Raises RedisCallError, VersionError."""
-        tail = (len(keys), *keys, *arguments)
-        [reply] = await self._exchange([(script.kind.value, script.sha1, *tail)], deadline_s)
-        if isinstance(reply, NoScriptError):
-            return await self.call((script.by_text, script.text, *tail), deadline_s)
-        if isinstance(reply, ResponseError):
-            raise RedisCallError(f"Redis refuses: {reply}") from reply
+        [reply] = await self.run_scripts([ScriptCall(script, keys, arguments)], deadline_s)
         return reply
+
+    async def run_scripts(self, calls: Sequence[ScriptCall], deadline_s: float) -> list[Reply]:
+        """Replies of scripts sent in one piece; all are tried, and those that the server lacks once more with text.
+
+        Raises RedisCallError, VersionError. `deadline_s` is for each of the two tries.
+        """
+        replies = await self._exchange([call.by_name for call in calls], deadline_s)
+        missing = [at for at, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if missing:
+            again = await self._exchange([calls[at].with_text for at in missing], deadline_s)
+            for at, reply in zip(missing, again, strict=True):
+                replies[at] = reply
+        return _answers(replies)
 
     async def close(self) -> None:
         """Closes all connections; calls under way close theirs when they end."""
@@ -141,6 +165,16 @@ class RedisSession:
                 pass  # closed: the next one, or a new one
             await connection.disconnect(nowait=True)
         return None
+
+
+def _answers(replies: Sequence[Reply | ResponseError]) -> list[Reply]:
+    """The replies, where none is a refusal."""
+    answers: list[Reply] = []
+    for reply in replies:
+        if isinstance(reply, ResponseError):
+            raise RedisCallError(f"Redis refuses: {reply}") from reply
+        answers.append(reply)
+    return answers
 
 
 async def _send(connection: AbstractConnection, commands: Sequence[Command]) -> None:

@@ -5,17 +5,21 @@ Kept beside `redis_roles.py`, which grants them; a test runs one against the oth
 
 from __future__ import annotations
 
-from cache_store.domain import DomainTag
+from cache_store.domain import DomainTag, TenantId
 from cache_store.index import Incarnation
 from cache_store.redis_keys import (
     CURRENT_KEY,
     INCARNATIONS_KEY,
+    LIMITS_BIRTH_KEY,
+    LIMITS_ROUTERS_KEY,
     QUOTAS_KEY,
     SCHEMA_KEY,
     blocks_key,
     domains_key,
     lease_key,
     mark_key,
+    places_key,
+    tokens_key,
 )
 from cache_store.redis_session import CLAIM_SCHEMA, Command
 from services.cluster.redis_roles import RedisRole
@@ -26,6 +30,8 @@ _BLOCKS = blocks_key(DomainTag(bytes(16)), _PROBE)
 _DOMAINS = domains_key(_PROBE)
 _MARK = mark_key(_PROBE)
 _LEASE = lease_key(_PROBE)
+_PLACES = places_key(TenantId("0"))
+_TOKENS = tokens_key(TenantId("0"))
 _SHA1 = "0" * 40
 
 _SCHEMA: tuple[Command, ...] = (("PING",), ("GET", SCHEMA_KEY))
@@ -51,6 +57,22 @@ _NEEDS: dict[RedisRole, tuple[Command, ...]] = {
         ("EVALSHA_RO", _SHA1, 1, _BLOCKS),
         ("EVAL_RO", "return 0", 1, _BLOCKS),
         ("SISMEMBER", _BLOCKS, ""),
+        ("EVALSHA", _SHA1, 1, _PLACES),
+        ("EVAL", "return 0", 2, LIMITS_ROUTERS_KEY, LIMITS_BIRTH_KEY),
+        ("TIME",),
+        ("ZADD", LIMITS_ROUTERS_KEY, "0", "-"),
+        ("ZREMRANGEBYSCORE", LIMITS_ROUTERS_KEY, "-inf", "0"),
+        ("ZCARD", LIMITS_ROUTERS_KEY),
+        ("PEXPIRE", LIMITS_ROUTERS_KEY, 1),
+        ("GET", LIMITS_BIRTH_KEY),
+        ("SET", LIMITS_BIRTH_KEY, "", "PX", 1),
+        ("HGETALL", _PLACES),
+        ("HSET", _PLACES, "-", ""),
+        ("HDEL", _PLACES, "-"),
+        ("PEXPIRE", _PLACES, 1),
+        ("HMGET", _TOKENS, "level", "at"),
+        ("HSET", _TOKENS, "level", "0"),
+        ("PEXPIRE", _TOKENS, 1),
     ),
     RedisRole.WORKER: (
         *_SCHEMA,
@@ -87,8 +109,10 @@ _EXCESS: dict[RedisRole, tuple[Command, ...]] = {
     RedisRole.OPERATOR: (("FLUSHALL",), ("CONFIG", "GET", "*")),
     RedisRole.ROUTER: (
         ("HSET", CONTROL_KEY, "head", ""),
+        ("EVAL", "return 0", 1, CONTROL_KEY),
         ("HSET", QUOTAS_KEY, "head", ""),
         ("SADD", _BLOCKS, ""),
+        ("SET", _LEASE, ""),
         ("SCAN", "0"),
         ("FLUSHALL",),
     ),
@@ -96,6 +120,7 @@ _EXCESS: dict[RedisRole, tuple[Command, ...]] = {
         ("HGETALL", CONTROL_KEY),
         ("HSET", QUOTAS_KEY, "head", ""),
         ("HDEL", QUOTAS_KEY, "head"),
+        ("HSET", _PLACES, "-", ""),
         ("SCAN", "0"),
         ("FLUSHALL",),
     ),

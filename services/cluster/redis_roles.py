@@ -16,7 +16,7 @@ class RedisRole(StrEnum):
     OPERATOR = "operator"
     """Control data: the tenant store and the admin service; publishes quotas."""
     ROUTER = "router"
-    """Reads control data, index and registry; writes nothing."""
+    """Reads control data, index and registry; writes its part of the tenants' limits and nothing else."""
     WORKER = "worker"
     """Writes its own part of index and registry; of control data it sees the published quotas only."""
 
@@ -44,7 +44,10 @@ _COMMON = "-@all +@connection -@dangerous -@admin +info +multi +discard +script|
 
 _RULES = {
     RedisRole.OPERATOR: "+@read +@write -@dangerous +info +time +eval +evalsha +eval_ro +evalsha_ro ~sc:*",
-    RedisRole.ROUTER: "+@read -@dangerous -scan -randomkey -dbsize +info +time +eval_ro +evalsha_ro %R~sc:*",
+    RedisRole.ROUTER: (
+        "+@read -@dangerous -scan -randomkey -dbsize +info +time +eval_ro +evalsha_ro +eval +evalsha +set +hset +hdel"
+        " +zadd +zremrangebyscore +pexpire %R~sc:* ~sc:{limits}:* ~sc:{limit:*}:*"
+    ),
     RedisRole.WORKER: (
         "+time +get +set +exists +del +unlink +sadd +srem +smembers +srandmember +hget +hmget +hset +hdel +hrandfield"
         " +eval +evalsha ~sc:{*}:blocks:* ~sc:inc:* ~sc:{index}:* ~sc:{workers}:* ~sc:schema %R~sc:quotas"

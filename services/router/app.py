@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass
@@ -17,14 +18,17 @@ import structlog
 
 from cache_store.clock import Clock
 from cache_store.errors import PreconditionError
+from cache_store.limit_store import RouterId
 from cache_store.redis_index import RedisIndexReader
 from cache_store.redis_quotas import RedisQuotas
+from cache_store.redis_limits import RedisLimitStore
 from cache_store.redis_registry import RedisRegistryReader
 from cache_store.redis_session import RedisSession
 from services.admin.cluster_servicer import ClusterServicer
 from services.admin.tenant_servicer import TenantServicer
 from services.router.auth import MAX_OPEN_CALLS, Gate
 from services.router.cache_servicer import CacheServicer
+from services.router.cluster_limits import ClusterLimits
 from services.router.dispatch import Dispatcher
 from services.router.generations import Generations
 from services.router.health import Health
@@ -69,6 +73,7 @@ class _Parts:
     table: RequestTable
     results: KeptResults
     generations: Generations
+    cluster_limits: ClusterLimits
     readiness: Readiness
     public: grpc.aio.Server
     admin: grpc.aio.Server
@@ -116,6 +121,7 @@ class Router:
             "control-sync": parts.sync.run,
             "quota-publication": parts.quotas.run,
             "registry-view": parts.view.run,
+            "cluster-limits": parts.cluster_limits.run,
             "readiness": parts.readiness.run,
             "expire-results": self._expire,
         }
@@ -179,7 +185,8 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     table = RequestTable(clock, places, results)
     records = RequestRecords()
     dispatcher = Dispatcher(pool, view, tokenizers, cluster_key(master), clock, random.SystemRandom())
-    generations = Generations(planner, dispatcher, table, records, status_name, limits.max_request_s, clock)
+    shared = ClusterLimits(RedisLimitStore(session), RouterId(uuid.uuid4().hex), clock)
+    generations = Generations(planner, dispatcher, table, records, shared, status_name, limits.max_request_s, clock)
     servicer = InferenceServicer(directory, generations, planner, tokenizers, limits.write_s)
     questioner = Questioner(pool, cluster_key(master), clock)
     cache = CacheServicer(directory, generations, Prefixes(planner, view, questioner, clock))
@@ -193,6 +200,7 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
         table=table,
         results=results,
         generations=generations,
+        cluster_limits=shared,
         readiness=readiness,
         public=public_server(servicer, cache, Gate(directory, calls, MAX_OPEN_CALLS), health, limits),
         admin=admin_server(

@@ -18,13 +18,14 @@ from cache_store.clock import Clock
 from cache_store.errors import UnavailableError
 from cache_store.tokens import count
 from services.router.attempt import Job
+from services.router.cluster_limits import ClusterLimits, TokenNeed
 from services.router.dispatch import Dispatcher
 from services.router.generation import Finished, GenerationEvent, GenerationSpec, Piece, Timings
-from services.router.planning import Planner
+from services.router.planning import Plan, Planner
 from services.router.records import Arrived, Ended, RequestRecord, RequestRecords
 from services.router.request_table import Attached, Call, RequestTable
 from services.router.validation import generation_spec
-from services.tenants.model import Tenant
+from services.tenants.model import NO_LIMITS, Tenant
 
 RETRY_SLACK_S = 60.0
 """A generation that a retry may attach to outlives the deadline of its first caller by so much at most."""
@@ -54,6 +55,7 @@ class Generations:
         dispatcher: Dispatcher,
         table: RequestTable,
         records: RequestRecords,
+        limits: ClusterLimits,
         status_name: Callable[[BaseException], str],
         max_request_s: float,
         clock: Clock,
@@ -63,6 +65,7 @@ class Generations:
         self._dispatcher = dispatcher
         self._table = table
         self._records = records
+        self._limits = limits
         self._status_name = status_name
         self._max_request_s = max_request_s
         self._clock = clock
@@ -110,23 +113,31 @@ class Generations:
         ending = _Ending(record)
         try:
             record.add(Arrived(arrival.receive_unix_s, spec.model))
-            plan = await self._planner.plan(tenant, spec)
-            job = Job(
-                request_id=request_id,
-                spec=spec,
-                plan=plan,
-                record=record,
-                receive_unix_s=arrival.receive_unix_s,
-                receive_s=arrival.receive_s,
-                deadline_s=self._deadline_s(spec, arrival),
-            )
-            async with aclosing(self._dispatcher.run(job)) as events:
-                async for event in events:
-                    ending.note(event)
-                    yield event
+            async with self._limits.place(tenant):
+                plan = await self._planner.plan(tenant, spec)
+                job = Job(
+                    request_id=request_id,
+                    spec=spec,
+                    plan=replace(plan, degraded=plan.degraded or self._keeps_limits_alone(tenant)),
+                    record=record,
+                    receive_unix_s=arrival.receive_unix_s,
+                    receive_s=arrival.receive_s,
+                    deadline_s=self._deadline_s(spec, arrival),
+                )
+                async with (
+                    self._limits.tokens(tenant, _need(plan, spec)) as meter,
+                    aclosing(self._dispatcher.run(job)) as events,
+                ):
+                    async for event in events:
+                        meter.note(event)
+                        ending.note(event)
+                        yield event
         except BaseException as error:
             ending.end(self._status_name(error), None)
             raise
+
+    def _keeps_limits_alone(self, tenant: Tenant) -> bool:
+        return tenant.limits != NO_LIMITS and self._limits.is_degraded
 
     def _deadline_s(self, spec: GenerationSpec, arrival: Arrival) -> float:
         latest_s = arrival.receive_s + self._max_request_s
@@ -162,6 +173,13 @@ class _Ending:
                 status=status,
                 completion_tokens=self._completion_tokens,
             )
+
+
+def _need(plan: Plan, spec: GenerationSpec) -> TokenNeed:
+    """Where it finds most of its prompt is where it will go, mostly; the worker's report corrects it."""
+    prompt_tokens = count(plan.prompt)
+    cached_tokens = min(max(plan.matched_tokens.values(), default=0), prompt_tokens - 1)
+    return TokenNeed(prompt_tokens - cached_tokens, plan.max_tokens * spec.sampling.n)
 
 
 def _fingerprint(request: pb.GenerateRequest) -> bytes:

@@ -1,0 +1,87 @@
+"""Places of one tenant's limit on requests in flight that this router has, and how many it asks for. Pure.
+
+Idle places are kept for requests to come: a small part of the limit over all routers, and only while the tenant sends
+requests and no other router lacks places. Owned by one event loop.
+"""
+
+from __future__ import annotations
+
+from cache_store.domain import TenantId
+from cache_store.limit_store import PlaceAsk, PlaceGrant
+
+IDLE_PART = 8
+"""All routers together keep at most one such part of a limit idle."""
+
+IDLE_S = 0.5
+"""A tenant that has not asked for that long keeps nothing idle."""
+
+
+class PlaceSlice:
+    """State of one tenant at one router."""
+
+    __slots__ = ("_lacks", "_others_want", "granted", "in_use", "used_s")
+
+    def __init__(self) -> None:
+        self.in_use = 0
+        self.granted = 0
+        """Leased; fewer than are in use only where the store was away or has lost them."""
+        self.used_s = 0.0
+        """When a request last asked."""
+        self._lacks = False
+        self._others_want = False
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the store has to be told something, a renewal at least."""
+        return bool(self.granted or self.in_use or self._lacks)
+
+    def take(self, most: int) -> bool:
+        """Takes a place that is at hand; `most` bounds what is in use, whatever was granted."""
+        if self.in_use >= min(self.granted, most):
+            return False
+        self.in_use += 1
+        return True
+
+    def take_unleased(self, most: int) -> bool:
+        """Takes a place without a lease, where fewer than `most` are in use."""
+        if self.in_use >= most:
+            return False
+        self.in_use += 1
+        return True
+
+    def give_back(self) -> None:
+        """A request ended."""
+        assert self.in_use > 0, "a place was given back twice"
+        self.in_use -= 1
+
+    def ask(self, tenant: TenantId, limit: int, num_waiting: int, num_routers: int, now_s: float) -> PlaceAsk:
+        """What to ask for. Idle places beyond it are given up here and now, so that nobody takes them meanwhile."""
+        needed = self.in_use + num_waiting
+        wanted = needed + self._num_kept(limit, num_routers, now_s)
+        self.granted = min(self.granted, wanted)
+        return PlaceAsk(tenant, limit, self.in_use, needed, wanted)
+
+    def has_excess(self, limit: int, num_routers: int, now_s: float) -> bool:
+        """Whether it has more idle places than it keeps."""
+        return self.granted - self.in_use > self._num_kept(limit, num_routers, now_s)
+
+    def _num_kept(self, limit: int, num_routers: int, now_s: float) -> int:
+        if self._others_want or now_s - self.used_s >= IDLE_S:
+            return 0
+        return limit // (IDLE_PART * num_routers)
+
+    def take_grant(self, ask: PlaceAsk, grant: PlaceGrant) -> None:
+        """The store's answer."""
+        self.granted = grant.granted
+        self._lacks = ask.needed > grant.granted
+        self._others_want = grant.others_want
+
+    def forget_lease(self) -> None:
+        """The store is away: what it granted is no longer relied on."""
+        self.granted = 0
+        self._lacks = self._others_want = False
+
+
+def local_share(limit: int, num_routers: int) -> int:
+    """What a router takes of a limit without asking; 1 at least, and never more than the limit."""
+    return max(1, limit // num_routers)
