@@ -35,7 +35,8 @@ class PlaceAsk:
     needed: int
     """At least `held`: those that requests wait for are added."""
     wanted: int
-    """At least `needed`, with some to spare; less than before gives places back."""
+    """Asked for now: with some to spare, or fewer than needed so that others get theirs; fewer than before gives places
+    back."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,8 +20,8 @@ from cache_store.clock import Clock
 from cache_store.errors import PreconditionError
 from cache_store.limit_store import RouterId
 from cache_store.redis_index import RedisIndexReader
-from cache_store.redis_quotas import RedisQuotas
 from cache_store.redis_limits import RedisLimitStore
+from cache_store.redis_quotas import RedisQuotas
 from cache_store.redis_registry import RedisRegistryReader
 from cache_store.redis_session import RedisSession
 from services.admin.cluster_servicer import ClusterServicer

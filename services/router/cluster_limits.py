@@ -34,15 +34,15 @@ from services.router.outage import Outage
 from services.router.place_slice import local_share
 from services.router.tenant_share import ADMITTED_S, PATIENCE_S, PLACE_RETRY_S, TenantShare, Waiter
 from services.router.token_meter import TokenMeter
-from services.tenants.model import Tenant
+from services.tenants.model import NO_LIMITS, Tenant
 
 RENEW_S = 0.5
 """Between exchanges that nobody waits for."""
 
-BATCH_S = 0.03
+BATCH_S = 0.01
 """What is given back or paid waits so long for more of it."""
 
-RETRY_S = 0.1
+RETRY_S = 0.05
 """Between exchanges while requests wait on."""
 
 SETTLE_S = 3 * RENEW_S
@@ -91,17 +91,26 @@ class ClusterLimits:
 
     @asynccontextmanager
     async def place(self, tenant: Tenant) -> AsyncIterator[None]:
-        """One of the tenant's requests in flight, for as long as the block runs. Raises LimitExceededError."""
+        """One of the tenant's requests in flight, for as long as the block runs.
+
+        Raises LimitExceededError, also where the tenant's tokens are known to be used up: then nothing else of the
+        request has to be looked at.
+        """
+        if tenant.limits == NO_LIMITS:
+            yield
+            return
+        share = self._share(tenant)
+        self._require_tokens(share)
         limit = tenant.limits.requests_in_flight
         if limit is None:
             yield
             return
-        share = self._share(tenant)
         await self._take_place(share, limit)
         try:
             yield
         finally:
             share.places.give_back()
+            share.hand_on(limit, self._most(limit), self._num_routers)
             if share.places.has_excess(limit, self._num_routers, self._clock.monotonic_s()):
                 self._ask_within(share, BATCH_S)
 
@@ -176,12 +185,13 @@ class ClusterLimits:
         share.limits = tenant.limits
         return share
 
-    def _most(self, ask: PlaceAsk) -> int:
-        return local_share(ask.limit, self._num_routers) if self._is_settling else ask.limit
+    def _most(self, limit: int) -> int:
+        """What may be in use here, whatever was granted."""
+        return local_share(limit, self._num_routers) if self.is_degraded else limit
 
     async def _take_place(self, share: TenantShare, limit: int) -> None:
         share.places.used_s = now_s = self._clock.monotonic_s()
-        most = local_share(limit, self._num_routers) if self.is_degraded else limit
+        most = self._most(limit)
         if not share.place_waiters and share.places.take(most):
             return
         if self._is_away:
@@ -193,6 +203,11 @@ class ClusterLimits:
         if retry_s:
             message = f"your tenant has {limit} requests in flight, which is its limit; wait for one to end"
             raise LimitExceededError(PLACES, message, retry_s)
+
+    def _require_tokens(self, share: TenantShare) -> None:
+        rate, now_s = share.limits.tokens_per_s, self._clock.monotonic_s()
+        if rate is not None and share.tokens.is_closed(now_s) and not self._is_away:
+            raise _no_tokens(rate, share.tokens.retry_s(now_s))
 
     async def _take_tokens(self, share: TenantShare, cost: int, rate: int) -> None:
         tokens = share.tokens
@@ -209,10 +224,7 @@ class ClusterLimits:
             share.token_waiters.append(waiter)
             retry_s = await self._verdict(share, waiter, partial(tokens.spend, -cost))
         if retry_s:
-            message = (
-                f"your tenant may use {rate} tokens per second and has used more; come again when that is made up for"
-            )
-            raise LimitExceededError(TOKENS, message, retry_s)
+            raise _no_tokens(rate, retry_s)
 
     def _spend(self, share: TenantShare, rate: int, tokens: int) -> None:
         share.tokens.spend(tokens)
@@ -257,9 +269,8 @@ class ClusterLimits:
         self._answered_s = now_s = self._clock.monotonic_s()
         self._see(answer.store, now_s)
         for place_ask, place_grant in zip(places, answer.places, strict=True):
-            may_wait = place_grant.others_idle > 0 or self._is_settling
             share = self._shares[place_ask.tenant]
-            share.take_places(place_ask, place_grant, self._most(place_ask), may_wait, now_s)
+            share.take_places(place_ask, place_grant, self._most(place_ask.limit), now_s)
         for token_ask, token_grant in zip(tokens, answer.tokens, strict=True):
             self._shares[token_ask.tenant].take_tokens(token_ask, token_grant, now_s)
 
@@ -292,6 +303,11 @@ class ClusterLimits:
 
 def _waiter(cost: int, now_s: float) -> Waiter:
     return Waiter(asyncio.get_running_loop().create_future(), now_s, cost)
+
+
+def _no_tokens(rate: int, retry_s: float) -> LimitExceededError:
+    message = f"your tenant has used its {rate} tokens per second; retry when there are some again"
+    return LimitExceededError(TOKENS, message, retry_s)
 
 
 def _present(asks: Iterable[_Ask | None]) -> list[_Ask]:

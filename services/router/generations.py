@@ -21,7 +21,7 @@ from services.router.attempt import Job
 from services.router.cluster_limits import ClusterLimits, TokenNeed
 from services.router.dispatch import Dispatcher
 from services.router.generation import Finished, GenerationEvent, GenerationSpec, Piece, Timings
-from services.router.planning import Plan, Planner
+from services.router.planning import Planner
 from services.router.records import Arrived, Ended, RequestRecord, RequestRecords
 from services.router.request_table import Attached, Call, RequestTable
 from services.router.validation import generation_spec
@@ -109,32 +109,37 @@ class Generations:
     async def _run(
         self, tenant: Tenant, request_id: str, spec: GenerationSpec, arrival: Arrival
     ) -> AsyncGenerator[GenerationEvent, None]:
-        record = self._records.open(tenant.name, request_id)
-        ending = _Ending(record)
-        try:
-            record.add(Arrived(arrival.receive_unix_s, spec.model))
-            async with self._limits.place(tenant):
-                plan = await self._planner.plan(tenant, spec)
-                job = Job(
-                    request_id=request_id,
-                    spec=spec,
-                    plan=replace(plan, degraded=plan.degraded or self._keeps_limits_alone(tenant)),
-                    record=record,
-                    receive_unix_s=arrival.receive_unix_s,
-                    receive_s=arrival.receive_s,
-                    deadline_s=self._deadline_s(spec, arrival),
-                )
+        async with self._limits.place(tenant):
+            record = self._records.open(tenant.name, request_id)
+            ending = _Ending(record)
+            try:
+                record.add(Arrived(arrival.receive_unix_s, spec.model))
+                job = await self._job(tenant, request_id, spec, arrival, record)
                 async with (
-                    self._limits.tokens(tenant, _need(plan, spec)) as meter,
+                    self._limits.tokens(tenant, _need(job)) as meter,
                     aclosing(self._dispatcher.run(job)) as events,
                 ):
                     async for event in events:
                         meter.note(event)
                         ending.note(event)
                         yield event
-        except BaseException as error:
-            ending.end(self._status_name(error), None)
-            raise
+            except BaseException as error:
+                ending.end(self._status_name(error), None)
+                raise
+
+    async def _job(
+        self, tenant: Tenant, request_id: str, spec: GenerationSpec, arrival: Arrival, record: RequestRecord
+    ) -> Job:
+        plan = await self._planner.plan(tenant, spec)
+        return Job(
+            request_id=request_id,
+            spec=spec,
+            plan=replace(plan, degraded=plan.degraded or self._keeps_limits_alone(tenant)),
+            record=record,
+            receive_unix_s=arrival.receive_unix_s,
+            receive_s=arrival.receive_s,
+            deadline_s=self._deadline_s(spec, arrival),
+        )
 
     def _keeps_limits_alone(self, tenant: Tenant) -> bool:
         return tenant.limits != NO_LIMITS and self._limits.is_degraded
@@ -175,11 +180,11 @@ class _Ending:
             )
 
 
-def _need(plan: Plan, spec: GenerationSpec) -> TokenNeed:
-    """Where it finds most of its prompt is where it will go, mostly; the worker's report corrects it."""
-    prompt_tokens = count(plan.prompt)
-    cached_tokens = min(max(plan.matched_tokens.values(), default=0), prompt_tokens - 1)
-    return TokenNeed(prompt_tokens - cached_tokens, plan.max_tokens * spec.sampling.n)
+def _need(job: Job) -> TokenNeed:
+    """Where most of its prompt is, there it will go, mostly; the worker's report corrects it."""
+    prompt_tokens = count(job.plan.prompt)
+    cached_tokens = min(max(job.plan.matched_tokens.values(), default=0), prompt_tokens - 1)
+    return TokenNeed(prompt_tokens - cached_tokens, job.plan.max_tokens * job.spec.sampling.n)
 
 
 def _fingerprint(request: pb.GenerateRequest) -> bytes:

@@ -1,7 +1,8 @@
 """Places of one tenant's limit on requests in flight that this router has, and how many it asks for. Pure.
 
 Idle places are kept for requests to come: a small part of the limit over all routers, and only while the tenant sends
-requests and no other router lacks places. Owned by one event loop.
+requests and no other router lacks places. Where routers want more than there is, each keeps its part of the limit and
+the rest goes from hand to hand. Owned by one event loop.
 """
 
 from __future__ import annotations
@@ -57,9 +58,17 @@ class PlaceSlice:
     def ask(self, tenant: TenantId, limit: int, num_waiting: int, num_routers: int, now_s: float) -> PlaceAsk:
         """What to ask for. Idle places beyond it are given up here and now, so that nobody takes them meanwhile."""
         needed = self.in_use + num_waiting
-        wanted = needed + self._num_kept(limit, num_routers, now_s)
+        if self._others_want:
+            wanted = min(needed, max(self.in_use, limit // num_routers + 1))
+        else:
+            wanted = needed + self._num_kept(limit, num_routers, now_s)
         self.granted = min(self.granted, wanted)
         return PlaceAsk(tenant, limit, self.in_use, needed, wanted)
+
+    def may_hand_on(self, limit: int, num_routers: int) -> bool:
+        """Whether a place that got free here goes to the next request that waits here: always within this router's part
+        of the limit, beyond it where no other router lacks places."""
+        return self.in_use + 1 <= limit // num_routers or not self._others_want
 
     def has_excess(self, limit: int, num_routers: int, now_s: float) -> bool:
         """Whether it has more idle places than it keeps."""

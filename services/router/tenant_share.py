@@ -20,6 +20,9 @@ MAX_COSTS_PER_ASK = 64
 PATIENCE_S = 1.0
 """How long a request waits for places that other routers do not use, or for a store that does not answer."""
 
+NEWS_S = 0.15
+"""How long a request waits where others have all places: one may be free already and not given back yet."""
+
 PLACE_RETRY_S = 1.0
 """Nobody knows when a request ends."""
 
@@ -67,6 +70,20 @@ class TenantShare:
             and now_s - max(self.places.used_s, self.tokens.used_s) >= after_s
         )
 
+    def hand_on(self, limit: int, most: int, num_routers: int) -> None:
+        """Gives places that got free here to requests that wait here."""
+        while self.place_waiters:
+            if self.place_waiters[0].verdict.done():
+                self._drop_place_waiter()
+            elif self.places.may_hand_on(limit, num_routers) and self.places.take(most):
+                self._drop_place_waiter().verdict.set_result(ADMITTED_S)
+            else:
+                return
+
+    def _drop_place_waiter(self) -> Waiter:
+        self._num_asked = max(0, self._num_asked - 1)
+        return self.place_waiters.popleft()
+
     def ask_places(self, num_routers: int, now_s: float) -> PlaceAsk | None:
         """What to ask for, if anything."""
         limit = self.limits.requests_in_flight
@@ -81,9 +98,10 @@ class TenantShare:
         self._num_asked = len(self.place_waiters)
         return self.places.ask(self.tenant, limit, self._num_asked, num_routers, now_s)
 
-    def take_places(self, ask: PlaceAsk, grant: PlaceGrant, most: int, may_wait: bool, now_s: float) -> None:
-        """The answer to `ask`. At most `most` may be in use; `may_wait`: more may be free soon."""
+    def take_places(self, ask: PlaceAsk, grant: PlaceGrant, most: int, now_s: float) -> None:
+        """The answer to `ask`. At most `most` may be in use, whatever was granted."""
         self.places.take_grant(ask, grant)
+        patience_s = _patience_s(ask, grant, most)
         patient: list[Waiter] = []
         for _ in range(self._num_asked):
             waiter = self.place_waiters.popleft()
@@ -91,7 +109,7 @@ class TenantShare:
                 continue
             if self.places.take(most):
                 waiter.verdict.set_result(ADMITTED_S)
-            elif may_wait and now_s - waiter.since_s < PATIENCE_S:
+            elif now_s - waiter.since_s < patience_s:
                 patient.append(waiter)
             else:
                 waiter.verdict.set_result(PLACE_RETRY_S)
@@ -136,6 +154,12 @@ class TenantShare:
     def _alone_s(self, waiter: Waiter, own_rate: float, now_s: float) -> float:
         is_admitted = self.tokens.take_alone(waiter.cost, own_rate, now_s)
         return ADMITTED_S if is_admitted else self.tokens.retry_alone_s(own_rate, now_s)
+
+
+def _patience_s(ask: PlaceAsk, grant: PlaceGrant, most: int) -> float:
+    if grant.others_idle or most < ask.limit:
+        return PATIENCE_S
+    return NEWS_S if grant.granted < ask.limit else 0.0
 
 
 def _emptied(waiters: deque[Waiter]) -> list[Waiter]:
