@@ -23,7 +23,7 @@ from cache_store.groups import CacheGeometry
 from cache_store.ledger import Ledger, PolicyMaker
 from cache_store.lending import Need, charges, num_attainable, num_available
 from cache_store.policies.lru import Lru
-from cache_store.policy import Outcome, Use, Uses
+from cache_store.policy import Outcome, Use
 from cache_store.pool_check import check_pool
 from cache_store.prefix_tree import Block, PrefixTree
 from cache_store.quota import QuotaTable
@@ -218,7 +218,9 @@ class BlockPool:
         if not blocks:
             return
         account = self._ledger.of(blocks[0].tenant)
-        uses: Uses | None = None
+        if outcome is not None:
+            self._note_use(account, blocks, outcome, previous)
+        unknown: Use | None = None
         num_let_go = num_cached = 0
         for block in reversed(blocks):
             assert block.ref_count > 0, f"{block} is released more often than it is held"
@@ -228,12 +230,10 @@ class BlockPool:
                     num_let_go += 1
                     self._unused.append(block)
                 continue
-            if outcome is not None or (block.use is None and not block.ref_count):
-                if uses is None:
-                    uses = self._uses(account, outcome, previous)
-                block.use = uses.shared if block.shared else uses.own
             if block.ref_count:
                 continue
+            if block.use is None:
+                unknown = block.use = unknown or self._unknown_use(account)
             num_cached += 1
             if not block.children:
                 self._offer(account, block)
@@ -272,11 +272,28 @@ class BlockPool:
         """Raises AssertionError where the pool's books do not agree; walks everything."""
         check_pool(self._tree, self._ledger, self._unused, self._num_blocks)
 
-    def _uses(self, account: Account, outcome: Outcome | None, previous: Use | None) -> Uses:
-        uses = account.policy.uses(outcome, previous, self._clock.monotonic_s())
+    def _note_use(self, account: Account, blocks: Sequence[Block], outcome: Outcome, previous: Use | None) -> None:
+        """Gives the blocks that can be matched the use that the policy makes of them."""
+        known = [block for block in blocks if block.parent is not None]
+        if not known:
+            return
+        num_prompt_blocks = outcome.prompt_tokens // self._block_size
+        parts = account.policy.uses(outcome, previous, known, num_prompt_blocks, self._clock.monotonic_s())
         self._num_uses += 1
-        uses.own.order = uses.shared.order = self._num_uses
-        return uses
+        start = 0
+        for each in parts:
+            use, end = each.use, each.end
+            use.order = self._num_uses
+            for block in known[start:end]:
+                block.use = use
+            start = end
+        assert start == len(known), "every block has a use"
+
+    def _unknown_use(self, account: Account) -> Use:
+        use = account.policy.unknown_use(self._clock.monotonic_s())
+        self._num_uses += 1
+        use.order = self._num_uses
+        return use
 
     def _offer(self, account: Account, leaf: Block) -> None:
         """Takes a leaf that nobody holds into the order of eviction."""

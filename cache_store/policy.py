@@ -8,6 +8,7 @@ Each tenant has an instance of its own in each pool: what one tenant does teache
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import NewType, Protocol
 
@@ -66,23 +67,43 @@ class Use:
         """Counts up with each use in a pool, which sets it: tells apart what happened at the same time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Uses:
-    """What a request makes of the blocks that it lets go."""
+class UsedBlock(Protocol):
+    """What a policy may know of a block."""
 
-    own: Use
-    """For blocks that one line of requests uses."""
-    shared: Use
-    """For blocks where several lines branched off."""
+    digest: bytes
+    """Names its content and all that comes before it."""
+    shared: bool
+    """Whether several lines of blocks ever branched off it or below it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Consecutive blocks of a request that get the same use."""
+
+    use: Use
+    end: int
+    """How many of the request's blocks lie in this part and those before it."""
 
 
 class EvictionPolicy(Protocol):
     """Values blocks of one tenant in one pool. Times are of one monotonic clock, in seconds."""
 
-    def uses(self, outcome: Outcome | None, previous: Use | None, now_s: float) -> Uses:
-        """Classifies a request that lets go of its blocks.
+    def unknown_use(self, now_s: float) -> Use:
+        """The use of blocks that are let go before anything is known of them."""
+        ...
 
-        `previous` is the last use of the deepest block that it matched. `outcome` is None where nothing is known.
+    def uses(
+        self,
+        outcome: Outcome,
+        previous: Use | None,
+        blocks: Sequence[UsedBlock],
+        num_prompt_blocks: int,
+        now_s: float,
+    ) -> Sequence[Part]:
+        """Classifies a request that lets go of its blocks, one part after the other, until all blocks have a use.
+
+        `previous` is the last use of the deepest block that it matched. The first `num_prompt_blocks` of `blocks`, or
+        all, lie within its prompt.
         """
         ...
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from cache_store.policy import WORTHLESS, ClassId, Outcome, Use, Uses
+from collections.abc import Sequence
+
+from cache_store.policy import WORTHLESS, ClassId, Outcome, Part, Use, UsedBlock
 
 NUM_CLASSES = 5
 
@@ -13,17 +15,20 @@ class OddPolicy:
     def __init__(self) -> None:
         self._num_reused = 0
 
-    def uses(self, outcome: Outcome | None, previous: Use | None, now_s: float) -> Uses:
-        """A class by whatever is known."""
-        if outcome is None:
-            use = Use(now_s, ClassId(0))
-            return Uses(use, use)
+    def unknown_use(self, now_s: float) -> Use:
+        """Class 0."""
+        return Use(now_s, ClassId(0))
+
+    def uses(
+        self, outcome: Outcome, previous: Use | None, blocks: Sequence[UsedBlock], num_prompt_blocks: int, now_s: float
+    ) -> Sequence[Part]:
+        """Two classes by whatever is known."""
         turn = 1 if previous is None else previous.turn + 1
         own = (outcome.prompt_tokens + 3 * outcome.output_tokens + turn) % NUM_CLASSES
         expires_s = now_s + outcome.ttl_s
-        return Uses(
-            Use(now_s, ClassId(own), turn=turn, expires_s=expires_s),
-            Use(now_s, ClassId((own + 2) % NUM_CLASSES), turn=turn, expires_s=expires_s),
+        return (
+            Part(Use(now_s, ClassId((own + 2) % NUM_CLASSES), turn=turn, expires_s=expires_s), len(blocks) // 2),
+            Part(Use(now_s, ClassId(own), turn=turn, expires_s=expires_s), len(blocks)),
         )
 
     def reused(self, use: Use, num_blocks: int, now_s: float) -> None:
