@@ -21,6 +21,7 @@ from cache_store.events import BlockEvent
 from cache_store.quota import QuotaTable
 from cache_store.registry import WorkerLoad
 from cache_store.tokens import PackedTokens, count
+from cache_store.usage import TenantUse
 from worker.allocation import Allocator
 from worker.engine_config import EngineConfig, check_request
 from worker.pins import PinTable
@@ -117,7 +118,7 @@ class Engine:
         return self._pool.match_length(domain, prompt, count(prompt) - 1)
 
     def load(self) -> WorkerLoad:
-        """What there is to do."""
+        """What there is to do, without the tenants' part in it."""
         num_waiting = self._num_not_started()
         queued = sum(sequence.num_remaining - sequence.num_expected for sequence in self._scheduler.waiting)
         admitted = sum(sequence.num_remaining for sequence in self._scheduler.running if sequence.is_prefilling)
@@ -132,8 +133,11 @@ class Engine:
                 preemptions=self._scheduler.num_preemptions,
                 yielded_pins=self.pins.num_yielded,
             ),
-            tenants=tuple(replace(use, pinned_blocks=self.pins.num_pinned(use.tenant)) for use in self._pool.usage()),
         )
+
+    def usage(self) -> tuple[TenantUse, ...]:
+        """Who has which blocks, those with most first; takes longer the more tenants there are."""
+        return tuple(replace(use, pinned_blocks=self.pins.num_pinned(use.tenant)) for use in self._pool.usage())
 
     def set_quotas(self, quotas: QuotaTable) -> None:
         """Other quotas and weights of tenants from now on."""

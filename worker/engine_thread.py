@@ -14,7 +14,7 @@ import asyncio
 import queue
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -23,7 +23,8 @@ import structlog
 from cache_store.clock import Clock
 from cache_store.errors import StemcacheError, UnavailableError, WorkerLostError
 from cache_store.events import BlockEvent
-from cache_store.registry import WorkerLoad
+from cache_store.registry import MAX_TENANTS_TOLD, WorkerLoad
+from cache_store.usage import TenantUse
 from worker.outbox import Outbox
 from worker.requests import EngineOutput, EngineRequest, Failed, RequestKey
 
@@ -64,7 +65,11 @@ class ThreadedEngine(Protocol):
         ...
 
     def load(self) -> WorkerLoad:
-        """What it has to do."""
+        """What it has to do, without the tenants' part in it; asked for after every step."""
+        ...
+
+    def usage(self) -> Sequence[TenantUse]:
+        """Who has which blocks, those with most first; asked for with every tick, and when it gets idle."""
         ...
 
     def drain_events(self) -> Sequence[BlockEvent]:
@@ -132,7 +137,8 @@ class EngineThread(Generic[EngineT_co]):
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._outboxes: dict[RequestKey, Outbox] = {}
         self._calls: set[asyncio.Future[Any]] = set()
-        self._load = engine.load()
+        self._usage = tuple(engine.usage())[:MAX_TENANTS_TOLD]
+        self._load = replace(engine.load(), tenants=self._usage)
         self._is_checked = False
         self._next_tick_s = clock.monotonic_s() + TICK_S
         self._last_report_s = clock.monotonic_s()
@@ -163,7 +169,7 @@ class EngineThread(Generic[EngineT_co]):
 
     @property
     def load(self) -> WorkerLoad:
-        """As of the last step."""
+        """As of the last step; the tenants' part as of the last tick, where the engine is busy."""
         return self._load
 
     def stalled_s(self) -> float:
@@ -282,9 +288,9 @@ class EngineThread(Generic[EngineT_co]):
             is_idle = not commands and not self._engine.has_work
             if self._engine.has_work:
                 report.outputs.extend(self._engine.step())
-            self._tick()
+            is_news = (self._tick() or not self._engine.has_work) and self._take_usage()
             report.events = tuple(self._engine.drain_events())
-            if not is_idle or report.events:
+            if not is_idle or is_news or report.events:
                 self._send(report)
 
     def _take(self) -> list[_Command]:
@@ -307,11 +313,19 @@ class EngineThread(Generic[EngineT_co]):
         self._is_checked = False
         return command
 
-    def _tick(self) -> None:
+    def _tick(self) -> bool:
+        """Whether it was time for one."""
         now_s = self._clock.monotonic_s()
-        if now_s >= self._next_tick_s:
-            self._next_tick_s = now_s + TICK_S
-            self._engine.tick()
+        if now_s < self._next_tick_s:
+            return False
+        self._next_tick_s = now_s + TICK_S
+        self._engine.tick()
+        return True
+
+    def _take_usage(self) -> bool:
+        """Whether it is another one than before."""
+        before, self._usage = self._usage, tuple(self._engine.usage())[:MAX_TENANTS_TOLD]
+        return self._usage != before
 
     def _obey(self, command: _Submit | _Cancel | _Call, report: _Report) -> None:
         if isinstance(command, _Submit):
@@ -325,7 +339,7 @@ class EngineThread(Generic[EngineT_co]):
             report.settlements.append(command.run())
 
     def _send(self, report: _Report) -> None:
-        report.load = self._engine.load()
+        report.load = replace(self._engine.load(), tenants=self._usage)
         self._post(partial(self._deliver, report))
 
     def _post(self, function: Callable[[], None]) -> None:

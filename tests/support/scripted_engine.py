@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from cache_store.errors import InvalidRequestError
 from cache_store.events import BlockEvent
 from cache_store.registry import WorkerLoad
+from cache_store.usage import TenantUse
 from worker.requests import EngineOutput, EngineRequest, RequestKey
 
 LOAD = WorkerLoad(0, 0, 0, 0.0, 0)
@@ -27,6 +28,8 @@ class ScriptedEngine:
         self.num_ticks = 0
         self.due: list[BlockEvent] = []
         """Events of the next tick."""
+        self.uses: list[TenantUse] = []
+        self.num_uses_asked = 0
         self.threads: set[int] = set()
 
     @property
@@ -53,6 +56,10 @@ class ScriptedEngine:
 
     def load(self) -> WorkerLoad:
         return LOAD
+
+    def usage(self) -> Sequence[TenantUse]:
+        self.num_uses_asked += 1
+        return self.uses
 
     def drain_events(self) -> Sequence[BlockEvent]:
         events, self.events = self.events, []

@@ -9,10 +9,12 @@ from collections.abc import AsyncIterator, Sequence
 import pytest
 
 from cache_store.clock import Clock, ManualClock, SystemClock
-from cache_store.domain import DomainTag
+from cache_store.domain import DomainTag, TenantId
 from cache_store.errors import InvalidRequestError, UnavailableError, WorkerLostError
 from cache_store.events import BlockChange, BlockEvent
+from cache_store.registry import MAX_TENANTS_TOLD
 from cache_store.tokens import pack
+from cache_store.usage import TenantUse
 from tests.support.domains import make_domain
 from tests.support.scripted_engine import LOAD, ScriptedEngine
 from worker.engine_thread import TICK_S, EngineThread
@@ -157,6 +159,30 @@ async def test_when_the_engine_raises_every_open_request_fails_and_health_is_gon
         harness.thread.submit(make_request(3))
     with pytest.raises(UnavailableError):
         await harness.thread.call(lambda _: None, 5)
+
+
+async def test_the_tenants_part_of_the_load_is_that_of_the_idle_engine_and_bounded(harness: Harness) -> None:
+    harness.engine.uses = [TenantUse(TenantId(f"t{at}"), 0, 9, at, 0, 0, 0) for at in range(MAX_TENANTS_TOLD + 1)]
+    await harness.thread.call(lambda _: None, 5)
+    assert harness.thread.load.tenants == tuple(harness.engine.uses[:MAX_TENANTS_TOLD])
+    assert harness.thread.load.used_blocks == LOAD.used_blocks
+
+
+async def test_a_busy_engine_is_not_asked_for_it_after_every_step(harness: Harness) -> None:
+    for _ in range(200):
+        harness.engine.script.append(tuple)
+    harness.engine.script.append(lambda: finish(1))
+    harness.thread.submit(make_request(1))
+    while harness.engine.script:
+        await asyncio.sleep(0)
+    assert harness.engine.num_uses_asked < 200
+
+
+async def test_what_changes_in_an_idle_engine_is_told(harness: Harness) -> None:
+    await harness.thread.call(lambda _: None, 5)
+    harness.engine.uses = [TenantUse(TenantId("acme"), 0, 9, 1, 0, 0, 0)]
+    while not harness.thread.load.tenants:
+        await asyncio.sleep(0.01)
 
 
 async def test_a_broken_invariant_ends_the_thread() -> None:
