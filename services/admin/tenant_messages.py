@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
 from google.protobuf.timestamp_pb2 import Timestamp
@@ -18,21 +19,27 @@ from services.tenants.table import ControlTable
 
 def tenant_message(tenant: Tenant, table: ControlTable) -> pb.Tenant:
     """A tenant without its secret."""
-    return pb.Tenant(
-        name=tenant.name,
-        uuid=tenant.id,
-        create_time=_timestamp(tenant.create_unix_s),
-        epoch_time=_timestamp(tenant.epoch_unix_s),
-        live_keys=table.num_live_keys(tenant.id),
-        quota=pb.TenantQuota(
-            tiers=[_share_message(tenant, tier, table) for tier in TierKind],
-            weight=tenant.quota.weight,
-            max_pinned=tenant.quota.max_pinned,
-        ),
-        limits=pb.TenantLimits(
-            requests_in_flight=tenant.limits.requests_in_flight or 0, tokens_per_s=tenant.limits.tokens_per_s or 0
-        ),
-    )
+    return tenant_messages([tenant], table)[0]
+
+
+def tenant_messages(tenants: Iterable[Tenant], table: ControlTable) -> list[pb.Tenant]:
+    """Tenants without their secrets."""
+    lowered = {(each.tenant_name, each.tier): each.in_force for each in shortfalls(table)}
+    num_live_keys = Counter(key.tenant for key in table.keys.values() if not key.revoked)
+    return [
+        pb.Tenant(
+            name=tenant.name,
+            uuid=tenant.id,
+            create_time=_timestamp(tenant.create_unix_s),
+            epoch_time=_timestamp(tenant.epoch_unix_s),
+            live_keys=num_live_keys[tenant.id],
+            quota=_quota_message(tenant, lowered),
+            limits=pb.TenantLimits(
+                requests_in_flight=tenant.limits.requests_in_flight or 0, tokens_per_s=tenant.limits.tokens_per_s or 0
+            ),
+        )
+        for tenant in tenants
+    ]
 
 
 def api_key_message(key: ApiKey) -> pb.ApiKey:
@@ -51,11 +58,21 @@ def quota_change(request: pb.SetTenantQuotaRequest | pb.CreateTenantRequest) -> 
     )
 
 
-def _share_message(tenant: Tenant, tier: TierKind, table: ControlTable) -> pb.TierShare:
-    share = tenant.quota.share(tier)
-    short = [each for each in shortfalls(table) if (each.tenant_name, each.tier) == (tenant.name, tier)]
-    in_force = short[0].in_force if short else share.minimum
-    return pb.TierShare(tier=tier.value, min=share.minimum, max=share.maximum, min_in_force=in_force)
+def _quota_message(tenant: Tenant, lowered: Mapping[tuple[str, TierKind], float]) -> pb.TenantQuota:
+    shares = [(tier, tenant.quota.share(tier)) for tier in TierKind]
+    return pb.TenantQuota(
+        tiers=[
+            pb.TierShare(
+                tier=tier.value,
+                min=share.minimum,
+                max=share.maximum,
+                min_in_force=lowered.get((tenant.name, tier), share.minimum),
+            )
+            for tier, share in shares
+        ],
+        weight=tenant.quota.weight,
+        max_pinned=tenant.quota.max_pinned,
+    )
 
 
 def _share_changes(messages: Iterable[pb.TierShare]) -> dict[TierKind, ShareChange]:

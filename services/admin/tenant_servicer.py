@@ -16,7 +16,7 @@ import structlog
 from stemcache.admin.v1 import admin_pb2 as pb
 from stemcache.admin.v1.admin_pb2_grpc import TenantAdminServiceServicer
 
-from services.admin.tenant_messages import api_key_message, quota_change, tenant_message
+from services.admin.tenant_messages import api_key_message, quota_change, tenant_message, tenant_messages
 from services.router.statuses import abort_with
 from services.tenants.model import KeyId
 from services.tenants.redis_store import Committed, ControlStore
@@ -63,7 +63,7 @@ class TenantServicer(TenantAdminServiceServicer):
     async def ListTenants(self, request: pb.ListTenantsRequest, context: Context) -> pb.ListTenantsResponse:
         table = await self._read()
         tenants = sorted(table.tenants.values(), key=lambda tenant: tenant.name)
-        return pb.ListTenantsResponse(tenants=[tenant_message(tenant, table) for tenant in tenants])
+        return pb.ListTenantsResponse(tenants=tenant_messages(tenants, table))
 
     @_answered
     async def DeleteTenant(self, request: pb.DeleteTenantRequest, context: Context) -> pb.DeleteTenantResponse:

@@ -13,6 +13,7 @@ from cache_store.clock import ManualClock
 from cache_store.errors import NotFoundError, PreconditionError
 from cache_store.quota import TierShare
 from cache_store.tiers import TierKind
+from services.cluster.valkey import EmbeddedValkey
 from services.tenants.model import TenantLimits
 from services.tenants.quota_change import QuotaChange, ShareChange
 from services.tenants.redis_store import CONTROL_KEY, ControlStore
@@ -97,6 +98,15 @@ async def test_changes_of_one_tenant_by_two_routers_are_both_in_force(redis: Red
     )
     acme = (await stores[0].read()).table.tenant_by_name("acme")
     assert (acme.quota.share(TierKind.DEVICE).minimum, acme.quota.weight, acme.quota_number) == (0.6, 3.0, 2)
+
+
+async def test_quotas_survive_a_restart_of_the_server(tmp_path: Path) -> None:
+    with EmbeddedValkey.start(tmp_path) as server:
+        async with operator_client(RedisServer("valkey", server.urls)) as redis:
+            written = (await ControlStore(redis, MASTER, ManualClock()).create_tenant("acme", CHANGE)).state
+    with EmbeddedValkey.start(tmp_path) as server:
+        async with operator_client(RedisServer("valkey", server.urls)) as redis:
+            assert await ControlStore(redis, MASTER, ManualClock()).read() == written
 
 
 @pytest.mark.parametrize("emptied", [True, False], ids=["emptied", "rolled back"])

@@ -141,6 +141,24 @@ async def test_the_operator_sees_who_uses_what_on_which_worker(cluster: Cluster)
     await eventually_async(seen)
 
 
+async def test_blocks_of_a_deleted_tenant_are_told_under_its_uuid_and_its_guarantee_is_free(cluster: Cluster) -> None:
+    acme = await set_guarantee(cluster, "acme", 0.75)
+    await cluster.acme.generate(tokens_request(list(range(200))))
+    await cluster.tenant_admin.DeleteTenant(
+        admin_pb2.DeleteTenantRequest(name="acme"), timeout=10.0, metadata=ADMIN_METADATA
+    )
+    globex = await set_guarantee(cluster, "globex", 0.5)
+    await eventually(in_force(cluster.workers, globex, NUM_BLOCKS // 2))
+
+    async def told() -> bool:
+        request = admin_pb2.GetStatusRequest()
+        status = await cluster.cluster_admin.GetStatus(request, timeout=10.0, metadata=ADMIN_METADATA)
+        uses = {use.tenant: use for worker in status.workers for use in worker.tenants if use.used_blocks}
+        return set(uses) == {acme} and uses[acme].guaranteed_blocks == 0
+
+    await eventually_async(told)
+
+
 async def test_the_tenants_api_tells_nothing_of_quotas(cluster: Cluster) -> None:
     """Paired with the answers of the operator's API above, which tell them."""
     acme = await set_guarantee(cluster, "acme", 0.625)

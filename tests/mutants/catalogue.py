@@ -18,6 +18,7 @@ class Mutant(NamedTuple):
 
 POOL = "tests/unit/cache_store/test_block_pool.py"
 PARITY = "tests/unit/worker/torch_runner/test_parity.py"
+WATCH = "tests/unit/worker/test_quota_watch.py"
 TORCH = "tests/unit/worker/torch_runner"
 
 MUTANTS = (
@@ -135,5 +136,30 @@ MUTANTS = (
         "            if slots:\n                group.scrub(slots)\n",
         "",
         f"{TORCH}/test_paged.py::test_a_scrubbed_slot_can_no_longer_be_read[gather]",
+    ),
+    Mutant(
+        "old-quotas",
+        "a worker takes quotas that are older than its own",
+        "worker/quota_watch.py",
+        "if self._in_force is None or head.is_newer(self._in_force):",
+        "if self._in_force is None or head != self._in_force:",
+        f"{WATCH}::test_a_replay_takes_no_guarantee_away",
+    ),
+    Mutant(
+        "forged-quotas",
+        "the MAC of published quotas is not compared",
+        "cache_store/quota_document.py",
+        "if not hmac.compare_digest(mac, _mac(cluster_key, fields)):",
+        "if len(mac) != _MAC_BYTES:",
+        f"{WATCH}::test_what_cannot_be_believed_changes_nothing",
+    ),
+    Mutant(
+        "promised-twice",
+        "guarantees of a tier may exceed it",
+        "cache_store/quota.py",
+        "if asked > before.share(tier).minimum and asked + taken > 1 + ROUNDING:",
+        "if asked > 1 + ROUNDING:",
+        "tests/integration/test_control_quotas.py::"
+        "test_of_two_routers_that_promise_the_same_room_at_once_one_is_refused",
     ),
 )

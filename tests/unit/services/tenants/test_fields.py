@@ -15,6 +15,8 @@ def test_fields_of_the_right_type() -> None:
     assert RECORD.number("number") == 1.5
     assert RECORD.number("integer") == 3.0
     assert RECORD.integer("integer") == 3
+    assert RECORD.integer_or_none("integer") == 3
+    assert RECORD.integer_or_none("none") is None
     assert RECORD.flag("flag") is True
     assert RECORD.data("data") == b"\0\1"
     assert RECORD.fields("o").values == {}
@@ -26,6 +28,8 @@ def test_fields_of_the_right_type() -> None:
         ("text", "integer"),
         ("integer", "flag"),
         ("integer", "number"),
+        ("integer_or_none", "flag"),
+        ("integer_or_none", "absent"),
         ("number", "flag"),
         ("number", "text"),
         ("flag", "integer"),
