@@ -7,14 +7,41 @@ carry. Decides nothing about order or preemption. Owned by the engine's thread.
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 from cache_store.block_pool import BlockPool
+from cache_store.domain import Domain
 from cache_store.prefix_tree import Block
 from cache_store.tiers import Match, PartialMatch, Short
+from cache_store.tokens import count
 from worker.sequence import Sequence
 from worker.step_plan import SequenceId, SlotCopy, SlotRef
 
 _NO_MATCH = Match((), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How a waiting sequence fits into the pool now."""
+
+    num_asked: int
+    """Blocks that would be held beside those that are."""
+    num_missing: int
+    """0: it fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Copy:
+    """The beginning of a block, to be copied into a sequence's own."""
+
+    sequence: Sequence
+    partial: PartialMatch
+    target: Block
+
+    def slots(self) -> Iterator[SlotCopy]:
+        places = enumerate(zip(self.partial.source.slots, self.target.slots, strict=True))
+        return (SlotCopy(group, source, slot, self.partial.num_tokens) for group, (source, slot) in places)
 
 
 class Allocator:
@@ -24,7 +51,8 @@ class Allocator:
         self._pool = pool
         self._block_size = block_size
         self._scrubs: list[SlotRef] = []
-        self._copies: list[SlotCopy] = []
+        self._copies: list[_Copy] = []
+        """Of the step that is being made."""
         self._sources: list[Block] = []
         """Held until the copies of the step have run."""
 
@@ -38,36 +66,44 @@ class Allocator:
             return 0
         return self._pool.match_length(sequence.owner.domain, sequence.prefix, sequence.num_tokens - 1)
 
-    def place(self, sequence: Sequence, num_reserved: int) -> bool:
-        """Gives a waiting sequence blocks for all its tokens, as many as possible reused.
+    def full_blocks(self, sequence: Sequence) -> int:
+        """Blocks that all samples of the sequence need until they end; the last token of each is never stored."""
+        num_prompt = count(sequence.owner.request.prompt)
+        num_shared = num_prompt // self._block_size
+        num_own = self.blocks_for(num_prompt + sequence.owner.sampling.max_tokens - 1) - num_shared
+        return num_shared + len(sequence.samples) * num_own
 
-        False, and nothing changed, unless `num_reserved` blocks are available beside them.
+    def blocks_ahead(self, sequence: Sequence) -> int:
+        """Blocks that it still needs once it has those for its tokens."""
+        return self.full_blocks(sequence) - self.blocks_for(sequence.num_tokens)
+
+    def place(self, sequence: Sequence, num_ahead: int, num_spare: int) -> Fit:
+        """Gives a waiting sequence blocks for all its tokens, as many as possible reused, and `num_ahead` for later.
+
+        Where something is missing nothing has changed: `num_spare` blocks must be available beside them.
         """
-        domain = sequence.owner.domain
-        match = self._match(sequence)
-        num_new = self.blocks_for(sequence.num_tokens) - len(match.blocks)
-        if match.partial is not None and self._pool.num_available(domain) < num_new + num_reserved:
-            self._pool.release((match.partial.source,))  # its place may be what is missing
-            match = Match(match.blocks, None)
-        if self._pool.num_available(domain) < num_new + num_reserved:
+        match, fit = self._fit(sequence, num_ahead, num_spare)
+        if fit.num_missing:
             self._pool.release(match.pinned)
-            return False
-        self._pool.note_reuse(domain, match)
-        sequence.previous_use = match.previous
-        sequence.add_blocks(match.blocks)
-        sequence.num_committed = len(match.blocks)
-        sequence.num_computed = len(match.blocks) * self._block_size
-        sequence.copy_from = match.partial
-        self._grow(sequence, num_new)
-        if match.partial is not None:
-            sequence.num_computed += match.partial.num_tokens
-        sequence.num_cached = sequence.num_computed
-        return True
+        else:
+            self._take(sequence, match, num_ahead)
+        return fit
+
+    def fit(self, sequence: Sequence, num_ahead: int, num_spare: int) -> Fit:
+        """What `place` would say; changes nothing."""
+        match, fit = self._fit(sequence, num_ahead, num_spare)
+        self._pool.release(match.pinned)
+        return fit
+
+    def num_loose(self, sequences: Iterable[Sequence]) -> int:
+        """Blocks that nobody but `sequences` holds."""
+        held = Counter(block for sequence in sequences for block in (*sequence.blocks, *sequence.reserved))
+        return sum(block.ref_count == num for block, num in held.items())
 
     def make_room(self, sequence: Sequence) -> bool:
         """Makes sure that the next token has a slot of its own; False where the pool has none."""
         num_new = self.blocks_for(sequence.num_tokens) - len(sequence.blocks)
-        if num_new > self._pool.num_available(sequence.owner.domain):
+        if num_new > len(sequence.reserved) + self._pool.num_available(sequence.owner.domain):
             return False
         if num_new:
             self._grow(sequence, num_new)
@@ -84,6 +120,10 @@ class Allocator:
         twin.num_computed = trunk.num_computed
         if num_loose:
             twin.copy_from = PartialMatch(held[num_full], num_loose)
+        if trunk.reserved:
+            num_own = self.full_blocks(twin) - num_full
+            twin.reserved = trunk.reserved[-num_own:] if num_own else []
+            del trunk.reserved[len(trunk.reserved) - len(twin.reserved) :]
         return twin
 
     def commit(self, sequence: Sequence, num_computed: int) -> None:
@@ -103,11 +143,15 @@ class Allocator:
 
     def release(self, sequence: Sequence) -> None:
         """Gives back all that a sequence holds; how it ended tells what becomes of the blocks."""
+        for copy in [copy for copy in self._copies if copy.sequence is sequence]:
+            self._copies.remove(copy)
+            self._pool.release((copy.partial.source,))
         self._pool.release(sequence.clear_blocks(), sequence.outcome(), sequence.previous_use)
 
     def drain(self) -> tuple[tuple[SlotRef, ...], tuple[SlotCopy, ...]]:
         """Scrubs and copies for the next plan."""
-        drained = tuple(self._scrubs), tuple(self._copies)
+        drained = tuple(self._scrubs), tuple(slots for copy in self._copies for slots in copy.slots())
+        self._sources.extend(copy.partial.source for copy in self._copies)
         self._scrubs.clear()
         self._copies.clear()
         return drained
@@ -129,7 +173,7 @@ class Allocator:
         held = Counter(block.uid for block in pinned)
         for sequence in sequences:
             loose = () if sequence.copy_from is None else (sequence.copy_from.source,)
-            for block in (*sequence.blocks, *loose):
+            for block in (*sequence.blocks, *loose, *sequence.reserved):
                 held[block.uid] += 1
                 assert block.root == sequence.owner.domain.root, "a sequence holds another domain's block"
             assert len(sequence.blocks) <= self.blocks_for(sequence.num_tokens)
@@ -143,21 +187,50 @@ class Allocator:
             assert block.ref_count == held[uid], f"{block} is held {held[uid]} times by sequences and pins"
         assert self._pool.num_held == len(held), "blocks are held that belong to no sequence and no pin"
 
+    def _fit(self, sequence: Sequence, num_ahead: int, num_spare: int) -> tuple[Match, Fit]:
+        domain = sequence.owner.domain
+        match = self._match(sequence)
+        num_new = self.blocks_for(sequence.num_tokens) - len(match.blocks) + num_ahead
+        if match.partial is not None and self._pool.num_available(domain) < num_new + num_spare:
+            self._pool.release((match.partial.source,))  # its place may be what is missing
+            match = Match(match.blocks, None)
+        num_asked = num_new + sum(block.ref_count == 1 for block in match.blocks)
+        num_missing = max(0, num_new + num_spare - self._pool.num_available(domain))
+        return match, Fit(num_asked, num_missing)
+
+    def _take(self, sequence: Sequence, match: Match, num_ahead: int) -> None:
+        domain = sequence.owner.domain
+        num_new = self.blocks_for(sequence.num_tokens) - len(match.blocks)
+        self._pool.note_reuse(domain, match)
+        sequence.previous_use = match.previous
+        sequence.add_blocks(match.blocks)
+        sequence.num_committed = len(match.blocks)
+        sequence.num_computed = len(match.blocks) * self._block_size
+        sequence.copy_from = match.partial
+        self._grow(sequence, num_new)
+        if match.partial is not None:
+            sequence.num_computed += match.partial.num_tokens
+        sequence.num_cached = sequence.num_computed
+        sequence.reserved.extend(self._allocate(domain, num_ahead))
+
     def _match(self, sequence: Sequence) -> Match:
         if not sequence.owner.may_match:
             return _NO_MATCH
         return self._pool.match_and_pin(sequence.owner.domain, sequence.prefix, sequence.num_tokens - 1)
 
     def _grow(self, sequence: Sequence, num_new: int) -> None:
-        granted = self._pool.allocate(sequence.owner.domain, num_new)
+        reserved = tuple(sequence.reserved[:num_new])
+        del sequence.reserved[:num_new]
+        blocks = (*reserved, *self._allocate(sequence.owner.domain, num_new - len(reserved)))
+        if sequence.copy_from is not None:
+            self._copies.append(_Copy(sequence, sequence.copy_from, blocks[0]))
+            sequence.copy_from = None
+        sequence.add_blocks(blocks)
+
+    def _allocate(self, domain: Domain, num_blocks: int) -> tuple[Block, ...]:
+        if num_blocks == 0:
+            return ()
+        granted = self._pool.allocate(domain, num_blocks)
         assert not isinstance(granted, Short), "availability was checked"
         self._scrubs.extend(SlotRef(group, slot) for group, slot in granted.scrubs)
-        if sequence.copy_from is not None:
-            self._copy(sequence.copy_from, granted.blocks[0])
-            sequence.copy_from = None
-        sequence.add_blocks(granted.blocks)
-
-    def _copy(self, partial: PartialMatch, target: Block) -> None:
-        places = enumerate(zip(partial.source.slots, target.slots, strict=True))
-        self._copies.extend(SlotCopy(group, source, slot, partial.num_tokens) for group, (source, slot) in places)
-        self._sources.append(partial.source)
+        return granted.blocks

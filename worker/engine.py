@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import traceback
+from collections import Counter
 from dataclasses import replace
 
 import structlog
@@ -15,16 +16,16 @@ import structlog
 from cache_store.block_pool import BlockPool
 from cache_store.clock import Clock
 from cache_store.digest import Hasher, xxh3_128
-from cache_store.domain import Domain, DomainTag
-from cache_store.errors import ComputationError, StemcacheError, UnavailableError
+from cache_store.domain import Domain, DomainTag, TenantId
+from cache_store.errors import ComputationError, InvalidRequestError, StemcacheError, UnavailableError
 from cache_store.events import BlockEvent
 from cache_store.quota import QuotaTable
 from cache_store.registry import WorkerLoad
 from cache_store.tokens import PackedTokens, count
 from cache_store.usage import TenantUse
-from worker.allocation import Allocator
-from worker.engine_config import EngineConfig, check_request
+from worker.engine_config import EngineConfig, check_request, check_room
 from worker.pins import PinTable
+from worker.queue_limit import may_wait
 from worker.rate import RateMeter
 from worker.requests import (
     EngineOutput,
@@ -55,19 +56,22 @@ class Engine:
         self._config = config
         geometry = runner.info.geometry
         self._num_groups = len(geometry.groups)
+        self._block_size = geometry.block_size
         self._pool = BlockPool(geometry, runner.num_blocks, clock, hasher)
         self.pins = PinTable(self._pool, geometry.block_size, clock)
         """Prefixes that tenants keep from eviction."""
-        self._allocator = Allocator(self._pool, geometry.block_size)
-        self._scheduler = Scheduler(config, self._allocator, runner.num_blocks, geometry.block_size)
+        self._scheduler = Scheduler(config, self._pool, geometry.block_size, self.pins)
         self._requests: dict[RequestKey, ActiveRequest] = {}
         self._ordinals = itertools.count()
         self._prefill_rate = RateMeter()
+        self._unsent: list[EngineOutput] = []
+        """Came about between steps."""
+        self._num_refused = 0
 
     @property
     def has_work(self) -> bool:
-        """Whether `step` would compute something."""
-        return self._scheduler.has_work
+        """Whether `step` would compute or say something."""
+        return self._scheduler.has_work or bool(self._unsent)
 
     @property
     def num_held_blocks(self) -> int:
@@ -80,31 +84,40 @@ class Engine:
         Raises InvalidRequestError where it can never be served, UnavailableError where too many wait already.
         """
         assert request.key not in self._requests, "a key names one request"
-        check_request(request, self._runner.info, self._runner.num_blocks, self._config)
-        if self._num_not_started() >= self._config.num_max_waiting:
+        check_request(request, self._runner.info, self._config)
+        try:
+            check_room(request, self._block_size, self._runner.num_blocks, self._pool.max_blocks(request.domain))
+        except InvalidRequestError:
+            self._num_refused += 1
+            raise
+        tenant, waiting = request.domain.tenant, self._not_started()
+        if not may_wait(tenant, waiting, lambda each: self._pool.quotas.of(each).weight, self._config.num_max_waiting):
             raise UnavailableError("too many requests wait at this worker; try again later", self._queue_s())
-        active = ActiveRequest(request, next(self._ordinals), self._clock.monotonic_s())
+        now_s = self._clock.monotonic_s()
+        active = ActiveRequest(request, next(self._ordinals), now_s)
         sequence = Sequence(active, tuple(range(request.num_samples)), request.prompt, self._num_groups)
         active.sequences.append(sequence)
         self._requests[request.key] = active
-        self._scheduler.queue(sequence)
+        self._scheduler.queue(sequence, now_s)
 
     def cancel(self, key: RequestKey) -> None:
         """Ends a request at once, without further output. Does nothing where it has ended or was never there."""
         request = self._requests.get(key)
         if request is not None:
             self._end(request)
+        self._unsent = [output for output in self._unsent if output.key != key]
 
     def step(self) -> tuple[EngineOutput, ...]:
         """Computes one step and returns what came of it, in order."""
         schedule = self._scheduler.schedule(self._clock.monotonic_s())
+        outputs, self._unsent = self._unsent, []
+        outputs += self._give_up(schedule)
         if not schedule.sequences:
-            return ()
-        outputs = self._note_started(schedule)
+            return tuple(outputs)
+        outputs += self._note_started(schedule)
         result = self._run(schedule)
-        self._allocator.end_step()
         if isinstance(result, StemcacheError):
-            self._allocator.scrub_again(schedule.plan.scrubs)
+            self._scheduler.fail_step(schedule)
             return (*outputs, *self._fail_all(schedule, result))
         return (*outputs, *self._commit(schedule, result))
 
@@ -119,7 +132,7 @@ class Engine:
 
     def load(self) -> WorkerLoad:
         """What there is to do, without the tenants' part in it."""
-        num_waiting = self._num_not_started()
+        num_waiting = self._not_started().total()
         queued = sum(sequence.num_remaining - sequence.num_expected for sequence in self._scheduler.waiting)
         admitted = sum(sequence.num_remaining for sequence in self._scheduler.running if sequence.is_prefilling)
         return WorkerLoad(
@@ -130,18 +143,40 @@ class Engine:
             used_blocks=self._pool.num_used,
             pressure=replace(
                 self._pool.pressure,
+                stopped_admissions=self._scheduler.num_stopped_admissions,
                 preemptions=self._scheduler.num_preemptions,
                 yielded_pins=self.pins.num_yielded,
+                refused_requests=self._num_refused,
+            ),
+            tenants=tuple(
+                replace(
+                    use, pinned_blocks=self.pins.num_pinned(use.tenant), waiting_requests=waiting.get(use.tenant, 0)
+                )
+                for use in self._pool.usage()
             ),
         )
 
     def usage(self) -> tuple[TenantUse, ...]:
         """Who has which blocks, those with most first; takes longer the more tenants there are."""
-        return tuple(replace(use, pinned_blocks=self.pins.num_pinned(use.tenant)) for use in self._pool.usage())
+        waiting = self._not_started()
+        return tuple(
+            replace(use, pinned_blocks=self.pins.num_pinned(use.tenant), waiting_requests=waiting[use.tenant])
+            for use in self._pool.usage()
+        )
 
     def set_quotas(self, quotas: QuotaTable) -> None:
-        """Other quotas and weights of tenants from now on."""
+        """Other quotas and weights of tenants from now on. What can never end under them fails, and nothing else."""
         self._pool.set_quotas(quotas)
+        for request in list(self._requests.values()):
+            if not self._scheduler.fits(request):
+                num_blocks = self._pool.max_blocks(request.domain)
+                error = InvalidRequestError(
+                    "sampling.max_tokens",
+                    f"your tenant's share of this worker was changed to {num_blocks} blocks of {self._block_size} "
+                    "tokens, which cannot hold the request any more; a shorter one would fit",
+                )
+                self._num_refused += 1
+                self._unsent.append(self._fail(request, error))
 
     def drain_events(self) -> tuple[BlockEvent, ...]:
         """Blocks that came or went since the last call."""
@@ -161,6 +196,19 @@ class Engine:
         assert len(owned) == len(queued), "a sequence is in no queue, or in two"
         assert queued == set(owned), "a queue holds a sequence of no request"
         assert all(request.sequences for request in self._requests.values()), "a request without sequences lives on"
+
+    def _give_up(self, schedule: Schedule) -> list[EngineOutput]:
+        """Fails what could only run on blocks that others are guaranteed and use."""
+        outputs: list[EngineOutput] = []
+        for request in {sequence.owner: None for sequence in schedule.hopeless}:
+            num_blocks = self._pool.attainable_blocks(request.domain)
+            why = (
+                f"this worker can give your tenant {num_blocks} blocks of {self._block_size} tokens now, and the "
+                "request needs more; try again later, or send a shorter one"
+            )
+            self._num_refused += 1
+            outputs.append(self._fail(request, UnavailableError(why, MAX_RETRY_S)))
+        return outputs
 
     def _note_started(self, schedule: Schedule) -> list[EngineOutput]:
         outputs: list[EngineOutput] = []
@@ -189,14 +237,8 @@ class Engine:
         share = num_prefill / plan.num_tokens
         step_s = self._clock.monotonic_s() - started_s
         self._prefill_rate.add(num_prefill, step_s * share)
-        self._note_recomputed(schedule, step_s)
+        self._scheduler.end_step(schedule, step_s)
         return result
-
-    def _note_recomputed(self, schedule: Schedule, step_s: float) -> None:
-        for sequence, row in zip(schedule.sequences, schedule.plan.rows, strict=True):
-            num_again = min(row.kv_length, sequence.num_lost) - row.start
-            if num_again > 0:
-                sequence.owner.setbacks.recompute(num_again, step_s * num_again / schedule.plan.num_tokens)
 
     def _commit(self, schedule: Schedule, result: StepResult) -> list[EngineOutput]:
         outputs: list[EngineOutput] = []
@@ -207,7 +249,7 @@ class Engine:
             if isinstance(outcome, RowFailure):
                 outputs.append(self._fail(sequence.owner, ComputationError(outcome.reason)))
                 continue
-            self._allocator.commit(sequence, len(row.token_ids))
+            self._scheduler.commit(sequence, len(row.token_ids))
             if row.draws:
                 outputs += self._advance(sequence, outcome, now_s)
         return outputs
@@ -261,8 +303,8 @@ class Engine:
             self._scheduler.drop(sequence)
         request.sequences.clear()
 
-    def _num_not_started(self) -> int:
-        return sum(request.scheduled_s is None for request in self._requests.values())
+    def _not_started(self) -> Counter[TenantId]:
+        return Counter(request.domain.tenant for request in self._requests.values() if request.scheduled_s is None)
 
     def _queue_s(self) -> float:
         load = self.load()

@@ -20,9 +20,9 @@ class EngineConfig:
     num_max_sequences: int = 64
     """Samples that run at once."""
     num_max_waiting: int = 256
-    """Requests that wait for their first step; one more is refused."""
+    """Requests that wait for their first step; one more waits only where its tenant has less than its part of them."""
     watermark: float = 0.01
-    """Share of the pool that an admission leaves free beside running sequences, so that they can grow."""
+    """Share of its tenant's maximum that an admission leaves free beside running sequences, so that they can grow."""
 
     def __post_init__(self) -> None:
         if self.num_max_sequences < 1:
@@ -38,16 +38,37 @@ class EngineConfig:
             raise ValueError(f"watermark is in [0, 1), not {self.watermark}")
 
     def watermark_blocks(self, num_blocks: int) -> int:
-        """Blocks that an admission leaves free."""
+        """Blocks that an admission leaves free of `num_blocks`, a tenant's maximum."""
         return math.ceil(self.watermark * num_blocks)
 
 
-def check_request(request: EngineRequest, info: ModelInfo, num_blocks: int, config: EngineConfig) -> None:
-    """Raises InvalidRequestError where this worker can never serve the request; says what would work."""
+def check_request(request: EngineRequest, info: ModelInfo, config: EngineConfig) -> None:
+    """Raises InvalidRequestError where this model can never serve the request; says what would work."""
     _check_prompt(request, info)
     _check_samples(request, config)
     _check_length(request, info)
-    _check_pool(request, info.geometry.block_size, num_blocks)
+
+
+def check_room(request: EngineRequest, block_size: int, num_blocks: int, max_blocks: int) -> None:
+    """Raises InvalidRequestError where the request needs more than `max_blocks` of the pool's `num_blocks`.
+
+    They are what its tenant may have at most.
+    """
+    num_prompt, max_tokens, num_samples = count(request.prompt), request.sampling.max_tokens, request.num_samples
+    num_shared = num_prompt // block_size
+    num_own = -(-(num_prompt + max_tokens - 1) // block_size) - num_shared  # the last token is drawn, never stored
+    num_needed = num_shared + num_samples * num_own
+    if num_needed <= max_blocks:
+        return
+    what = (
+        f"a prompt of {num_prompt} tokens with max_tokens {max_tokens} and {num_samples} samples needs {num_needed} "
+        f"blocks of {block_size} tokens, "
+    )
+    what += f"the worker has {num_blocks}" if max_blocks == num_blocks else f"your tenant's share is {max_blocks}"
+    room = (num_shared + max(0, max_blocks - num_shared) // num_samples) * block_size - num_prompt + 1
+    if room < 1:
+        raise InvalidRequestError("prompt", f"{what}; a shorter prompt or fewer samples would fit")
+    raise InvalidRequestError("sampling.max_tokens", f"{what}; max_tokens up to {room} would fit")
 
 
 def _check_prompt(request: EngineRequest, info: ModelInfo) -> None:
@@ -78,21 +99,4 @@ def _check_length(request: EngineRequest, info: ModelInfo) -> None:
     what = f"a prompt of {num_prompt} tokens and max_tokens {max_tokens} exceed the model's {info.max_model_len} tokens"
     if room < 1:
         raise InvalidRequestError("prompt", f"{what}; a prompt of at most {info.max_model_len - 1} tokens would fit")
-    raise InvalidRequestError("sampling.max_tokens", f"{what}; max_tokens up to {room} would fit")
-
-
-def _check_pool(request: EngineRequest, block_size: int, num_blocks: int) -> None:
-    num_prompt, max_tokens, num_samples = count(request.prompt), request.sampling.max_tokens, request.num_samples
-    num_shared = num_prompt // block_size
-    num_own = -(-(num_prompt + max_tokens - 1) // block_size) - num_shared  # the last token is drawn, never stored
-    num_needed = num_shared + num_samples * num_own
-    if num_needed <= num_blocks:
-        return
-    what = (
-        f"a prompt of {num_prompt} tokens with max_tokens {max_tokens} and {num_samples} samples needs {num_needed} "
-        f"blocks of {block_size} tokens, the worker has {num_blocks}"
-    )
-    room = (num_shared + max(0, num_blocks - num_shared) // num_samples) * block_size - num_prompt + 1
-    if room < 1:
-        raise InvalidRequestError("prompt", f"{what}; a shorter prompt or fewer samples would fit")
     raise InvalidRequestError("sampling.max_tokens", f"{what}; max_tokens up to {room} would fit")

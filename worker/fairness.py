@@ -8,7 +8,7 @@ Pure; owned by the scheduler, which says who is backlogged and what things cost.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection
 
 from cache_store.domain import TenantId
 
@@ -48,11 +48,10 @@ class ServiceCounters:
         if len(self._counters) > _PRUNE_ABOVE:
             self._prune(backlogged)
 
-    def check_invariants(self, weights: Mapping[TenantId, float]) -> None:
-        """Raises AssertionError where a counter is lost or below what it may be."""
-        for tenant in weights:
-            assert tenant in self._counters, "a tenant with work has no counter"
-        assert all(counter >= 0 for counter in self._counters.values())
+    def check_invariants(self, tenants: Collection[TenantId]) -> None:
+        """Raises AssertionError where one of the `tenants`, those with work, is not counted."""
+        assert all(tenant in self._counters for tenant in tenants), "a tenant with work has no counter"
+        assert all(counter > -1e-6 for counter in self._counters.values()), "a tenant was given back too much"
 
     def _prune(self, backlogged: Collection[TenantId]) -> None:
         """Forgets who would start from the same level anyway."""

@@ -1,24 +1,36 @@
-"""Who runs in the next step: continuous batching with chunked prefill under a token budget.
+"""Who runs in the next step: continuous batching with chunked prefill under a token budget, fair between tenants.
 
-Order of a step: every running sequence that decodes, then the running prefills, then admissions, each oldest first. Out
-of blocks, the youngest running sequence is preempted and later recomputed; what it committed stays reusable. The oldest
-is never preempted for another, and a sequence alone in the pool always fits (submission refuses what does not), so
-something always ends. Knows no tensors and no outputs; owned by the engine's thread.
+Order of a step: every running sequence that decodes; then the rest of the budget, in turns to the tenant that has had
+the least service (`worker/fairness.py`), inside a tenant to the running prefills, oldest first, then to those that wait
+(`worker/tenant_queue.py`, `worker/admission.py`). Prefixes decide nothing between tenants.
+
+Something always ends. Running sequences either have all blocks that they will ever need, or can be preempted; a
+request is preempted at most twice and then starts again only with all its blocks. So preemptions are finite, and what
+runs ends. Where nothing runs, nothing is held but pins, which give way: the first that is tried starts, or needs more
+than is attainable and is given up. Who has waited too long keeps the others from starting, so that it is reached.
+
+Knows no tensors and no outputs; owned by the engine's thread.
 """
 
 from __future__ import annotations
 
-from bisect import insort
 from dataclasses import dataclass
-from itertools import count
+from itertools import chain, count
 
+from cache_store.block_pool import BlockPool
+from cache_store.domain import TenantId
 from cache_store.prefix_tree import Block
+from worker.admission import Admission
 from worker.allocation import Allocator
 from worker.engine_config import EngineConfig
-from worker.sequence import Age, Sequence
+from worker.pins import PinTable
+from worker.preemption import MAX_PREEMPTIONS, yields_to_growth
+from worker.sequence import ActiveRequest, Sequence
+from worker.service import Service
 from worker.single_flight import find_flight
 from worker.step_builder import StepBuilder
 from worker.step_plan import SequenceId, StepPlan
+from worker.tenant_queue import TenantQueue, by_age
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,148 +39,208 @@ class Schedule:
 
     plan: StepPlan
     sequences: tuple[Sequence, ...]
-
-
-def _age(sequence: Sequence) -> Age:
-    return sequence.age
+    hopeless: tuple[Sequence, ...]
+    """Waiting ones that will not get what they need."""
 
 
 class Scheduler:
-    """Queues of sequences. Waiting ones hold no blocks; running ones hold blocks for all their tokens but the next."""
+    """Queues of sequences by tenant, and the step that comes of them."""
 
-    def __init__(self, config: EngineConfig, allocator: Allocator, num_blocks: int, block_size: int) -> None:
+    def __init__(self, config: EngineConfig, pool: BlockPool, block_size: int, pins: PinTable) -> None:
         self._config = config
-        self._allocator = allocator
         self._block_size = block_size
-        self._num_watermark_blocks = config.watermark_blocks(num_blocks)
+        self._queues: dict[TenantId, TenantQueue] = {}
+        self._allocator = Allocator(pool, block_size)
+        self._service = Service(lambda tenant: pool.quotas.of(tenant).weight)
+        self._admission = Admission(
+            config, pool, self._allocator, pins, self._service, self._queues, self._preempt_request
+        )
         self._ids = count()
-        self._now_s = 0.0
-        self._waiting: list[Sequence] = []
-        self._running: list[Sequence] = []
         self._ended: list[SequenceId] = []
-        self.num_preemptions = 0
-        """Since the start."""
+        self._step = StepBuilder(0, block_size)
+        self._now_s = 0.0
+        self._num_preemptions = 0
 
     @property
     def waiting(self) -> tuple[Sequence, ...]:
         """Oldest first."""
-        return tuple(self._waiting)
+        return tuple(sorted(chain.from_iterable(queue.waiting for queue in self._queues.values()), key=by_age))
 
     @property
     def running(self) -> tuple[Sequence, ...]:
         """Oldest first."""
-        return tuple(self._running)
+        return tuple(sorted(chain.from_iterable(queue.running for queue in self._queues.values()), key=by_age))
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting or self._running)
+        return bool(self._queues)
 
-    def queue(self, sequence: Sequence) -> None:
+    @property
+    def num_preemptions(self) -> int:
+        """Requests that were preempted, each as often as it was."""
+        return self._num_preemptions
+
+    @property
+    def num_stopped_admissions(self) -> int:
+        """Steps in which somebody had to wait for blocks."""
+        return self._admission.num_stopped
+
+    def queue(self, sequence: Sequence, now_s: float) -> None:
         """Lets a sequence wait in the order of its age."""
-        sequence.num_expected = self._allocator.reusable_tokens(sequence)
-        insort(self._waiting, sequence, key=_age)
+        self._expect(sequence, now_s)
+        tenant = sequence.owner.domain.tenant
+        queue = self._queues.get(tenant)
+        if queue is None:
+            queue = self._queues[tenant] = TenantQueue(tenant)
+        if not queue.is_backlogged:
+            self._service.enter(tenant, self._backlogged())
+        queue.wait(sequence)
 
     def drop(self, sequence: Sequence) -> None:
         """Forgets a sequence and gives back what it holds."""
+        queue = self._queue_of(sequence)
         if sequence.id is None:
-            self._waiting.remove(sequence)
+            queue.waiting.remove(sequence)
+            if not queue.waiting:
+                queue.shortage = None
         else:
-            self._stop(sequence)
+            self._stop(queue, sequence)
+        if queue.is_empty:
+            del self._queues[queue.tenant]
 
     def fork(self, trunk: Sequence, samples: tuple[int, ...]) -> Sequence:
         """A running sequence for some of the trunk's samples, from the trunk's computed tokens on."""
         twin = self._allocator.fork(trunk, samples, self._next_id())
-        insort(self._running, twin, key=_age)
+        self._queue_of(trunk).run(twin)
         return twin
 
     def schedule(self, now_s: float) -> Schedule:
-        """The next step; changes queues and holds. A plan without rows where nothing waits or runs."""
+        """The next step; changes queues and holds. Its plan has no rows where nothing waits or runs, or is hopeless."""
         self._now_s = now_s
-        step = StepBuilder(self._config.num_step_tokens, self._block_size)
-        self._decode(step)
-        self._prefill(step)
-        self._admit(step)
+        self._step = StepBuilder(self._config.num_step_tokens, self._block_size)
+        self._admission.begin_step()
+        self._decode()
+        self._serve()
+        self._service.settle(self._backlogged())
+        hopeless = self._admission.end_step()
+        entries = self._step.in_order()
+        if not entries:  # what is to be scrubbed and told waits for the next step
+            return Schedule(StepPlan((), (), (), ()), (), hopeless)
         scrubs, copies = self._allocator.drain()
         ended, self._ended = tuple(self._ended), []
-        entries = step.in_order()
         plan = StepPlan(rows=tuple(row for _, row in entries), scrubs=scrubs, copies=copies, ended=ended)
-        return Schedule(plan, tuple(sequence for sequence, _ in entries))
+        return Schedule(plan, tuple(sequence for sequence, _ in entries), hopeless)
+
+    def commit(self, sequence: Sequence, num_computed: int) -> None:
+        """So many more tokens of a running sequence are computed."""
+        self._allocator.commit(sequence, num_computed)
+
+    def end_step(self, schedule: Schedule, seconds: float) -> None:
+        """The step has run, for that long."""
+        self._allocator.end_step()
+        self._service.note_step(zip(schedule.sequences, schedule.plan.rows, strict=True), seconds)
+
+    def fail_step(self, schedule: Schedule) -> None:
+        """The step has run or not, and nothing of it may be used."""
+        self._allocator.end_step()
+        self._allocator.scrub_again(schedule.plan.scrubs)
+
+    def fits(self, request: ActiveRequest) -> bool:
+        """Whether each of its sequences could run to its end within its tenant's maximum, if it were alone."""
+        return all(self._admission.fits(sequence) for sequence in request.sequences)
 
     def check_invariants(self, pinned: tuple[Block, ...]) -> None:
         """Raises AssertionError where queues and holds contradict each other."""
         self._allocator.check_invariants(self.running, pinned)
-        for queue in (self._waiting, self._running):
-            ages = [sequence.age for sequence in queue]
-            assert ages == sorted(set(ages)), "a queue is out of order or holds a sequence twice"
-        for sequence in self._waiting:
-            assert sequence.id is None
-            assert not sequence.blocks
-            assert sequence.copy_from is None
-            assert sequence.num_computed == 0
-        for sequence in self._running:
-            assert sequence.id is not None
-            assert sequence.num_remaining >= 1, "a running sequence has nothing to compute"
-        assert self._num_running_samples() <= self._config.num_max_sequences
-
-    def _decode(self, step: StepBuilder) -> None:
+        for tenant, queue in self._queues.items():
+            assert queue.tenant == tenant
+            queue.check_invariants()
+        self._service.check_invariants(self._queues)
         for sequence in self.running:
-            if sequence.num_remaining != 1 or sequence.id is None:
-                continue
-            while not self._allocator.make_room(sequence):
-                victim = self._running[-1]  # never older than `sequence`, so never in this step yet
-                self._preempt(victim)
-                if victim is sequence:
-                    break
-            else:
-                step.add(sequence)
+            num_preemptions = sequence.owner.setbacks.num_preemptions
+            assert num_preemptions <= MAX_PREEMPTIONS, "a request was preempted too often"
+            if num_preemptions == MAX_PREEMPTIONS:
+                num_needed = self._allocator.full_blocks(sequence)
+                assert len(sequence.blocks) + len(sequence.reserved) >= num_needed, "it may run out of blocks again"
+        assert sum(queue.num_places for queue in self._queues.values()) <= self._config.num_max_sequences
 
-    def _prefill(self, step: StepBuilder) -> None:
-        for sequence in self._running:
-            if sequence.num_remaining > 1 and step.num_left:
-                step.add(sequence)
+    def _decode(self) -> None:
+        for sequence in self.running:
+            if sequence.num_remaining == 1 and sequence.id is not None and self._make_room(sequence):
+                self._step.take(sequence, 1)
+                self._service.charge_decode(sequence)
 
-    def _admit(self, step: StepBuilder) -> None:
-        num_samples = self._num_running_samples()
-        for sequence in self.waiting:
-            num_samples += len(sequence.samples)
-            if not step.num_left or num_samples > self._config.num_max_sequences:
-                return
-            if self._is_in_flight(sequence):
-                num_samples -= len(sequence.samples)
-                continue
-            if not self._start(sequence):
-                return  # first come, first served: nobody overtakes for being smaller
-            step.add(sequence)
-
-    def _is_in_flight(self, sequence: Sequence) -> bool:
-        if sequence.flight is None or not sequence.flight.is_on:
-            num_reusable = self._allocator.reusable_tokens(sequence)
-            sequence.flight = find_flight(sequence, num_reusable, self._running, self._block_size)
-            sequence.num_expected = num_reusable
-            if sequence.flight is not None:
-                sequence.num_expected = min(sequence.flight.num_blocks * self._block_size, sequence.num_tokens - 1)
-        return sequence.flight is not None
-
-    def _start(self, sequence: Sequence) -> bool:
-        num_forks = len(sequence.samples) - 1
-        num_reserved = self._num_watermark_blocks + num_forks if self._running else 0
-        if not self._allocator.place(sequence, num_reserved):
-            return False
-        self._waiting.remove(sequence)
-        sequence.id = self._next_id()
-        insort(self._running, sequence, key=_age)
+    def _make_room(self, sequence: Sequence) -> bool:
+        """False where it was preempted itself."""
+        while not self._allocator.make_room(sequence):
+            queue = self._queue_of(sequence)
+            room = self._admission.room_to_maximum(sequence)
+            self._preempt_request(
+                yields_to_growth(self._admission.party(queue), list(self._admission.others(queue)), room)
+            )
+            if sequence.id is None:
+                return False
         return True
 
-    def _preempt(self, sequence: Sequence) -> None:
-        self._stop(sequence)
-        sequence.rewind()
-        sequence.owner.setbacks.stop(self._now_s)
-        self.num_preemptions += 1
-        self.queue(sequence)
+    def _serve(self) -> None:
+        hungry = list(self._queues.values())
+        while hungry and self._step.num_left:
+            queue = min(hungry, key=lambda queue: self._service.of(queue.tenant))
+            num_most = self._service.turn(queue.tenant, (each.tenant for each in hungry if each is not queue))
+            sequence = self._next(queue)
+            if sequence is None:
+                hungry.remove(queue)
+                continue
+            self._service.charge_prefill(sequence, self._step.take(sequence, num_most))
 
-    def _stop(self, sequence: Sequence) -> None:
+    def _next(self, queue: TenantQueue) -> Sequence | None:
+        """Whose prompt is computed next, started where it was not; None where the tenant has no more to compute."""
+        for sequence in queue.running:
+            if sequence.is_prefilling and self._step.remaining(sequence):
+                return sequence
+        for sequence in queue.candidates(self._now_s, self._refresh):
+            if self._is_in_flight(queue, sequence):
+                continue
+            if self._admission.place(queue, sequence, self._now_s):
+                sequence.id = self._next_id()
+                queue.start(sequence, self._now_s)
+                return sequence
+            if not self._admission.is_hopeless(sequence):
+                return None  # nobody of a tenant overtakes for being smaller
+        return None
+
+    def _is_in_flight(self, queue: TenantQueue, sequence: Sequence) -> bool:
+        if not sequence.waits_for_flight:
+            self._expect(sequence, self._now_s)
+            sequence.flight = find_flight(sequence, sequence.num_expected, queue.running, self._block_size)
+            if sequence.flight is not None:
+                num_flown = sequence.flight.num_blocks * self._block_size
+                sequence.num_expected = min(num_flown, sequence.num_tokens - 1)
+        return sequence.flight is not None
+
+    def _expect(self, sequence: Sequence, now_s: float) -> None:
+        sequence.num_expected = self._allocator.reusable_tokens(sequence)
+        sequence.expected_at_s = now_s
+
+    def _refresh(self, sequence: Sequence) -> None:
+        self._expect(sequence, self._now_s)
+
+    def _preempt_request(self, request: ActiveRequest) -> None:
+        queue = self._queues[request.domain.tenant]
+        running = [sequence for sequence in queue.running if sequence.owner is request]
+        num_stopped = sum(not sequence.is_stopped for sequence in running)  # not those that were just placed again
+        request.setbacks.preempt(num_stopped, self._now_s)
+        self._num_preemptions += 1
+        for sequence in running:
+            self._step.drop(sequence)
+            self._service.refund(sequence)
+            self._stop(queue, sequence)
+            sequence.rewind()
+            self.queue(sequence, self._now_s)
+
+    def _stop(self, queue: TenantQueue, sequence: Sequence) -> None:
         assert sequence.id is not None
-        self._running.remove(sequence)
+        queue.running.remove(sequence)
         self._allocator.release(sequence)
         self._ended.append(sequence.id)
         sequence.id = None
@@ -176,5 +248,8 @@ class Scheduler:
     def _next_id(self) -> SequenceId:
         return SequenceId(next(self._ids))
 
-    def _num_running_samples(self) -> int:
-        return sum(len(sequence.samples) for sequence in self._running)
+    def _queue_of(self, sequence: Sequence) -> TenantQueue:
+        return self._queues[sequence.owner.domain.tenant]
+
+    def _backlogged(self) -> list[TenantId]:
+        return [queue.tenant for queue in self._queues.values() if queue.is_backlogged]

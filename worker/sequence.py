@@ -5,6 +5,7 @@ State only: who may change what is the scheduler's and the allocator's. Owned by
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 from cache_store.domain import Domain
@@ -77,6 +78,7 @@ class Sequence:
         "_tokens",
         "blocks",
         "copy_from",
+        "expected_at_s",
         "finish",
         "flight",
         "id",
@@ -87,9 +89,11 @@ class Sequence:
         "num_computed",
         "num_expected",
         "num_lost",
+        "overtaken_s",
         "owner",
         "prefix",
         "previous_use",
+        "reserved",
         "samples",
         "tables",
     )
@@ -111,11 +115,17 @@ class Sequence:
         self.blocks: list[Block] = []
         self.tables: tuple[tuple[int, ...], ...] = ((),) * num_groups
         """Per group: the slots of `blocks`."""
+        self.reserved: list[Block] = []
+        """Held for tokens that are still to come."""
         self.copy_from: PartialMatch | None = None
         """A held block to copy before the first write, as the block after `blocks`."""
         self.flight: Flight | None = None
         self.num_expected = 0
         """While it waits: tokens that are likely to be reused, for estimates only."""
+        self.expected_at_s = -math.inf
+        """When that was estimated."""
+        self.overtaken_s: float | None = None
+        """While it waits: since when younger ones of its tenant have been served before it."""
         self.num_cached = 0
         """Tokens of the prompt that were reused at its last start."""
         self.num_lost = 0
@@ -139,6 +149,17 @@ class Sequence:
     def num_remaining(self) -> int:
         """Tokens to compute before the next can be drawn."""
         return self.num_tokens - self.num_computed
+
+    @property
+    def waits_for_flight(self) -> bool:
+        """Whether somebody is about to compute what it could reuse."""
+        return self.flight is not None and self.flight.is_on
+
+    @property
+    def is_at_rest(self) -> bool:
+        """Whether it holds nothing and nothing of it is computed."""
+        holds = bool(self.blocks or self.reserved) or self.copy_from is not None
+        return self.id is None and not holds and self.num_computed == 0
 
     @property
     def is_prefilling(self) -> bool:
@@ -182,18 +203,18 @@ class Sequence:
         twin.last_token = self.last_token
         twin.previous_use = self.previous_use
         twin.num_cached = self.num_cached
+        twin.num_lost = self.num_lost
         twin.id = identifier
         return twin
 
     def rewind(self) -> None:
         """Back to where nothing is computed, with everything drawn so far as its prefix."""
-        assert not self.blocks
-        assert self.copy_from is None
         self.id = None
         self.is_stopped = True
         self.num_lost = max(self.num_lost, self.num_computed)
         self.prefix = self.tokens(0, self.num_tokens)
         self.num_computed = self.num_committed = 0
+        assert self.is_at_rest, "it was released before"
 
     def add_blocks(self, blocks: tuple[Block, ...]) -> None:
         """Appends to blocks and tables."""
@@ -211,8 +232,9 @@ class Sequence:
 
     def clear_blocks(self) -> tuple[Block, ...]:
         """Takes all held blocks away, in position order."""
-        held = (*self.blocks, *(() if self.copy_from is None else (self.copy_from.source,)))
+        held = (*self.blocks, *(() if self.copy_from is None else (self.copy_from.source,)), *self.reserved)
         self.blocks.clear()
+        self.reserved.clear()
         self.copy_from = None
         self.tables = ((),) * len(self.tables)
         return held

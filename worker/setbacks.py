@@ -11,21 +11,21 @@ class Setbacks:
     def __init__(self) -> None:
         self.num_preemptions = 0
         self.preempted_s = 0.0
-        """Time in which at least one of its samples stood still."""
+        """Time in which at least one of its sequences stood still."""
         self.recompute_s = 0.0
         self.recomputed_tokens = 0
         self._num_stopped = 0
         self._since_s = 0.0
 
-    def stop(self, now_s: float) -> None:
-        """A sample was preempted."""
+    def preempt(self, num_sequences: int, now_s: float) -> None:
+        """So many of its running sequences were stopped: all."""
         if self._num_stopped == 0:
             self._since_s = now_s
-        self._num_stopped += 1
+        self._num_stopped += num_sequences
         self.num_preemptions += 1
 
     def resume(self, now_s: float) -> None:
-        """A preempted sample is in a step again."""
+        """A preempted sequence is in a step again."""
         assert self._num_stopped > 0, "it resumes as often as it was stopped"
         self._num_stopped -= 1
         if self._num_stopped == 0:

@@ -8,25 +8,40 @@ from worker.step_plan import Row
 
 
 class StepBuilder:
-    """Rows chosen so far and the tokens that are left for more."""
+    """Tokens of each sequence chosen so far, and those that are left for more."""
 
     def __init__(self, num_tokens: int, block_size: int) -> None:
         self.num_left = num_tokens
         self._block_size = block_size
-        self._decodes: list[tuple[Sequence, Row]] = []
-        self._prefills: list[tuple[Sequence, Row]] = []
+        self._chosen: dict[Sequence, int] = {}
 
-    def add(self, sequence: Sequence) -> None:
-        """Takes as many of the sequence's tokens as fit; at least one must be left."""
-        num_tokens = min(sequence.num_remaining, self.num_left)
-        assert num_tokens > 0, "no tokens are left in the step"
+    def __contains__(self, sequence: Sequence) -> bool:
+        return sequence in self._chosen
+
+    def remaining(self, sequence: Sequence) -> int:
+        """Tokens of the sequence that the step does not compute yet."""
+        return sequence.num_remaining - self._chosen.get(sequence, 0)
+
+    def take(self, sequence: Sequence, num_most: int) -> int:
+        """Takes up to `num_most` more of the sequence's tokens, as many as fit: at least one; how many."""
+        num_tokens = min(self.remaining(sequence), self.num_left, num_most)
+        assert num_tokens > 0, "no tokens are left"
         self.num_left -= num_tokens
-        row = _make_row(sequence, num_tokens, self._block_size)
-        (self._decodes if row.is_decode else self._prefills).append((sequence, row))
+        self._chosen[sequence] = self._chosen.get(sequence, 0) + num_tokens
+        return num_tokens
+
+    def drop(self, sequence: Sequence) -> None:
+        """Leaves a sequence out after all."""
+        self.num_left += self._chosen.pop(sequence, 0)
 
     def in_order(self) -> list[tuple[Sequence, Row]]:
         """Decodes first, as a plan wants them."""
-        return self._decodes + self._prefills
+        entries = [(sequence, _make_row(sequence, num, self._block_size)) for sequence, num in self._chosen.items()]
+        return sorted(entries, key=_decodes_first)
+
+
+def _decodes_first(entry: tuple[Sequence, Row]) -> bool:
+    return not entry[1].is_decode
 
 
 def _make_row(sequence: Sequence, num_tokens: int, block_size: int) -> Row:

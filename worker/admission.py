@@ -1,0 +1,231 @@
+"""Whether a waiting sequence can start: places, blocks, and what gives way for it when there are none.
+
+In this order: the pool lends back and evicts; pins of the tenant end where nothing of it runs; requests of tenants
+above their entitlement are preempted (`worker/preemption.py`); else the sequence waits, and who has waited too long
+keeps everybody else from starting who is not within a guarantee. What not even an idle pool could give is hopeless.
+Knows queues, holds and pins; the scheduler owns the queues and preempts. Owned by the engine's thread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+
+from cache_store.block_pool import BlockPool
+from cache_store.domain import Domain, TenantId
+from cache_store.usage import TenantUse
+from worker.allocation import Allocator
+from worker.engine_config import EngineConfig
+from worker.pins import PinTable
+from worker.preemption import MAX_PREEMPTIONS, Candidate, Demand, Party, makes_way
+from worker.sequence import ActiveRequest, Sequence
+from worker.service import Service
+from worker.tenant_queue import Shortage, TenantQueue
+
+PATIENCE_S = 10.0
+"""Who has waited that long for blocks or places is next, before whoever would need less."""
+
+Preempt = Callable[[ActiveRequest], None]
+
+
+class Admission:
+    """Starts sequences."""
+
+    def __init__(
+        self,
+        config: EngineConfig,
+        pool: BlockPool,
+        allocator: Allocator,
+        pins: PinTable,
+        service: Service,
+        queues: Mapping[TenantId, TenantQueue],
+        preempt: Preempt,
+    ) -> None:
+        self._config = config
+        self._pool = pool
+        self._allocator = allocator
+        self._pins = pins
+        self._service = service
+        self._queues = queues
+        self._preempt = preempt
+        self._is_short = False
+        self._hopeless: list[Sequence] = []
+        self._num_stopped = 0
+
+    @property
+    def num_stopped(self) -> int:
+        """Steps in which somebody had to wait for blocks."""
+        return self._num_stopped
+
+    def begin_step(self) -> None:
+        """A step is about to be made."""
+        self._is_short = False
+        self._hopeless.clear()
+
+    def end_step(self) -> tuple[Sequence, ...]:
+        """Those that wait for what they will not get."""
+        self._num_stopped += self._is_short
+        return tuple(self._hopeless)
+
+    def is_hopeless(self, sequence: Sequence) -> bool:
+        """Whether it was given up in this step."""
+        return sequence in self._hopeless
+
+    def place(self, queue: TenantQueue, sequence: Sequence, now_s: float) -> bool:
+        """Gives the sequence what it needs to run. False where it has to wait; others may have been preempted."""
+        if sequence in self._hopeless or self._is_held_back(queue, sequence, now_s):
+            return False
+        demand = self._try(queue, sequence, now_s)
+        if demand is not None and demand.missing_blocks and not queue.running and self._end_pins(sequence, demand):
+            demand = self._try(queue, sequence, now_s)
+        if demand is not None and self._make_way(queue, demand):
+            demand = self._try(queue, sequence, now_s)
+        if demand is None:
+            return True
+        self._fall_short(queue, sequence, demand, now_s)
+        return False
+
+    def party(self, queue: TenantQueue) -> Party:
+        """The tenant's standing, and who of it may be preempted."""
+        return self._party(queue, self._pool.use_of(_domain_of(queue)))
+
+    def others(self, queue: TenantQueue) -> Iterator[Party]:
+        """All other tenants of which something runs."""
+        uses = {use.tenant: use for use in self._pool.usage()}
+        others = (other for other in self._queues.values() if other is not queue and other.running)
+        return (self._party(other, uses[other.tenant]) for other in others)
+
+    def fits(self, sequence: Sequence) -> bool:
+        """Whether the sequence holds all that it will need, or its tenant may have that much."""
+        num_needed = self._allocator.full_blocks(sequence)
+        num_held = len(sequence.blocks) + len(sequence.reserved)
+        return num_held >= num_needed or num_needed <= self._pool.max_blocks(sequence.owner.domain)
+
+    def room_to_maximum(self, sequence: Sequence) -> int:
+        """Blocks that its tenant may have beside those that it holds, however many are free."""
+        use = self._pool.use_of(sequence.owner.domain)
+        return use.max_blocks - use.held_blocks
+
+    def _party(self, queue: TenantQueue, use: TenantUse) -> Party:
+        part = self._part(queue.tenant)
+        candidates = [
+            Candidate(request, self._allocator.num_loose(sequences), sum(len(each.samples) for each in sequences))
+            for request, sequences in reversed(queue.requests().items())
+            if request.setbacks.num_preemptions < MAX_PREEMPTIONS
+        ]
+        return Party(
+            tenant=queue.tenant,
+            service_s=self._service.of(queue.tenant),
+            num_blocks=use.held_blocks,
+            num_places=queue.num_places,
+            guaranteed=use.guaranteed_blocks,
+            fair_blocks=part * self._pool.num_blocks,
+            fair_places=part * self._config.num_max_sequences,
+            candidates=tuple(candidates),
+        )
+
+    def _part(self, tenant: TenantId) -> float:
+        total = sum(self._service.weight(other) for other in self._queues)
+        return self._service.weight(tenant) / total
+
+    def _num_running(self) -> int:
+        return sum(queue.num_places for queue in self._queues.values())
+
+    def _try(self, queue: TenantQueue, sequence: Sequence, now_s: float) -> Demand | None:
+        """None: it is placed."""
+        num_places = len(sequence.samples)
+        missing_places = max(0, self._num_running() + num_places - self._config.num_max_sequences)
+        is_guarded = sequence.owner.setbacks.num_preemptions >= MAX_PREEMPTIONS
+        if is_guarded and not missing_places and self._first_in_line(now_s) is not queue:
+            missing_places = self._places_beyond_part(queue, num_places)
+        num_ahead = self._num_ahead(sequence)
+        num_spare = self._spare(queue, sequence, num_ahead)
+        room = self.room_to_maximum(sequence)
+        find = self._allocator.fit if missing_places else self._allocator.place
+        fit = find(sequence, num_ahead, num_spare)
+        if not fit.num_missing and not missing_places:
+            return None
+        is_own_limit = fit.num_missing > 0 and fit.num_asked + num_spare > room
+        return Demand(fit.num_asked, num_places, fit.num_missing, missing_places, is_own_limit)
+
+    def _num_ahead(self, sequence: Sequence) -> int:
+        is_guarded = sequence.owner.setbacks.num_preemptions >= MAX_PREEMPTIONS
+        return self._allocator.blocks_ahead(sequence) if is_guarded else 0
+
+    def _places_beyond_part(self, queue: TenantQueue, num_places: int) -> int:
+        """Who cannot be preempted any more takes no place that another tenant is entitled to."""
+        is_alone = not any(other.running or other.waiting for other in self._queues.values() if other is not queue)
+        if is_alone or not queue.running:
+            return 0
+        fair_places = self._part(queue.tenant) * self._config.num_max_sequences
+        return max(0, math.ceil(queue.num_places + num_places - fair_places))
+
+    def _spare(self, queue: TenantQueue, sequence: Sequence, num_ahead: int) -> int:
+        """Blocks that stay available beside it, so that what runs can grow; in the tenant's own part, if that is less.
+
+        A tenant of which nothing runs can use its whole part, whoever else runs.
+        """
+        if not self._num_running() or num_ahead:
+            return 0
+        use = self._pool.use_of(sequence.owner.domain)
+        num_spare = self._config.watermark_blocks(use.max_blocks) + len(sequence.samples) - 1
+        if queue.running:
+            return num_spare
+        room = use.max_blocks - use.held_blocks - self._allocator.blocks_for(sequence.num_tokens)
+        return max(0, min(num_spare, room))
+
+    def _is_held_back(self, queue: TenantQueue, sequence: Sequence, now_s: float) -> bool:
+        first = self._first_in_line(now_s)
+        if first is None or first is queue:
+            return False
+        assert first.shortage is not None
+        if first.shortage.num_places:
+            return True
+        use = self._pool.use_of(sequence.owner.domain)
+        return use.held_blocks + self._allocator.blocks_for(sequence.num_tokens) > use.guaranteed_blocks
+
+    def _first_in_line(self, now_s: float) -> TenantQueue | None:
+        """Who has waited longest for what others hold, and too long."""
+        short = (queue for queue in self._queues.values() if queue.shortage is not None)
+        first = min(short, key=lambda queue: queue.short_since_s, default=None)
+        return first if first is not None and now_s - first.short_since_s >= PATIENCE_S else None
+
+    def _end_pins(self, sequence: Sequence, demand: Demand) -> int:
+        """Its tenant's first; those of tenants above their guarantee where it is within its own, or nothing runs."""
+        domain = sequence.owner.domain
+        num_freed = self._pins.yield_for((domain.tenant,), demand.missing_blocks)
+        if num_freed >= demand.missing_blocks:
+            return num_freed
+        own = self._pool.use_of(domain)
+        if own.held_blocks + demand.num_blocks <= own.guaranteed_blocks or not self._num_running():
+            above = [use.tenant for use in self._pool.usage() if _is_above(use) and use.tenant != domain.tenant]
+            num_freed += self._pins.yield_for(above, demand.missing_blocks - num_freed)
+        return num_freed
+
+    def _make_way(self, queue: TenantQueue, demand: Demand) -> bool:
+        victims = makes_way(self.party(queue), self.others(queue), demand)
+        for request in victims:
+            self._preempt(request)
+        return bool(victims)
+
+    def _fall_short(self, queue: TenantQueue, sequence: Sequence, demand: Demand, now_s: float) -> None:
+        if demand.missing_blocks:
+            self._is_short = True
+        if demand.is_own_limit:
+            queue.shortage = None  # nobody else keeps it from running, and waiting for itself earns no credit
+            self._service.enter(queue.tenant, [each.tenant for each in self._queues.values() if each.is_backlogged])
+        else:
+            queue.fall_short(Shortage(demand.missing_blocks, demand.missing_places), now_s)
+        has_waited = queue.shortage is not None and now_s - queue.short_since_s >= PATIENCE_S
+        if demand.missing_blocks and (has_waited or not self._num_running()):
+            num_needed = self._allocator.blocks_for(sequence.num_tokens) + self._num_ahead(sequence)
+            if num_needed > self._pool.attainable_blocks(sequence.owner.domain):
+                self._hopeless.append(sequence)
+
+
+def _domain_of(queue: TenantQueue) -> Domain:
+    return (queue.running or queue.waiting)[0].owner.domain
+
+
+def _is_above(use: TenantUse) -> bool:
+    return use.used_blocks > use.guaranteed_blocks

@@ -1,0 +1,94 @@
+"""Service of the tenants: what each row is charged at its prices, and what steps really took.
+
+Joins counters (`worker/fairness.py`), prices (`worker/step_cost.py`) and weights. Rows are charged when they are
+chosen, so that the next choice in the same step knows. Owned by the scheduler.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable
+
+from cache_store.domain import TenantId
+from worker.fairness import ServiceCounters
+from worker.sequence import Sequence
+from worker.step_cost import StepCost
+from worker.step_plan import Row
+
+MIN_CHUNK_TOKENS = 32
+"""A turn is at least that many prompt tokens long: shorter rows cost more than they are fair."""
+
+
+class Service:
+    """Counters and prices of one engine."""
+
+    def __init__(self, weight: Callable[[TenantId], float]) -> None:
+        self._weight = weight
+        self._counters = ServiceCounters()
+        self._cost = StepCost()
+        self._charges: dict[Sequence, float] = {}
+        """Of the step that is being made."""
+
+    def weight(self, tenant: TenantId) -> float:
+        """Its part of service, in proportion to the others'."""
+        return self._weight(tenant)
+
+    def of(self, tenant: TenantId) -> float:
+        """What it has had, in seconds for its weight; comparable between tenants."""
+        return self._counters.of(tenant)
+
+    def enter(self, tenant: TenantId, backlogged: Collection[TenantId]) -> None:
+        """A tenant has work again."""
+        self._counters.enter(tenant, backlogged)
+
+    def turn(self, tenant: TenantId, others: Iterable[TenantId]) -> int:
+        """Prompt tokens that the tenant, who has had the least, may take until another one is due."""
+        ahead_s = min((self.of(other) for other in others), default=math.inf) - self.of(tenant)
+        price_s = self._cost.token_s / self._weight(tenant)
+        if not math.isfinite(ahead_s) or price_s <= 0:
+            return 1 << 30
+        return max(MIN_CHUNK_TOKENS, math.ceil(min(ahead_s / price_s, 1 << 30)))
+
+    def charge_decode(self, sequence: Sequence) -> None:
+        """A row that decodes was chosen."""
+        self._charge(sequence, self._cost.row_s + self._cost.decode_s)
+
+    def charge_prefill(self, sequence: Sequence, num_tokens: int) -> None:
+        """Prompt tokens of a sequence were chosen."""
+        row_s = 0.0 if sequence in self._charges else self._cost.row_s
+        self._charge(sequence, row_s + num_tokens * self._cost.token_s)
+
+    def refund(self, sequence: Sequence) -> None:
+        """A sequence is not in the step after all."""
+        seconds = self._charges.pop(sequence, 0.0)
+        if seconds:
+            tenant = sequence.owner.domain.tenant
+            self._counters.charge(tenant, -seconds, self._weight(tenant))
+
+    def settle(self, backlogged: Collection[TenantId]) -> None:
+        """The step is made."""
+        self._charges.clear()
+        self._counters.settle(backlogged)
+
+    def note_step(self, rows: Iterable[tuple[Sequence, Row]], seconds: float) -> None:
+        """A step took `seconds`: prices follow, and requests learn what computing again has cost them."""
+        entries = list(rows)
+        prefills = [len(row.token_ids) for _, row in entries if not row.is_decode]
+        num_decodes = len(entries) - len(prefills)
+        self._cost.add(sum(prefills), len(prefills), num_decodes, seconds)
+        expected_s = self._cost.expected_s(sum(prefills), num_decodes)
+        for sequence, row in entries:
+            num_again = min(row.kv_length, sequence.num_lost) - row.start
+            if num_again > 0:
+                part = num_again * self._cost.token_s / expected_s if expected_s > 0 else 0.0
+                sequence.owner.setbacks.recompute(num_again, seconds * min(1.0, part))
+
+    def check_invariants(self, tenants: Collection[TenantId]) -> None:
+        """Raises AssertionError where a tenant with work is not counted."""
+        self._counters.check_invariants(tenants)
+        assert not self._charges, "a step was not settled"
+
+    def _charge(self, sequence: Sequence, seconds: float) -> None:
+        tenant = sequence.owner.domain.tenant
+        self._charges[sequence] = self._charges.get(sequence, 0.0) + seconds
+        self._counters.charge(tenant, seconds, self._weight(tenant))
