@@ -1,10 +1,14 @@
-"""The engine under random submission, cancellation, failure and memory pressure, against the oracle.
+"""The engine under random submission, cancellation, failure, quotas, pins and memory pressure, against the oracle.
 
 The token-digest runner gives another token wherever a stale, foreign or empty slot is read, so every finished request
-proves the block tables, copies and commits behind it.
+proves the block tables, copies and commits behind it. The engine's own checks run after every step: among them, that no
+request is preempted more than twice, and that afterwards it has all blocks that it will need.
 """
 
 from __future__ import annotations
+
+import re
+from contextlib import suppress
 
 import pytest
 from hypothesis import strategies as st
@@ -12,18 +16,25 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, multi
 
 from cache_store.digest import Hasher, xxh3_128
 from cache_store.domain import Domain
-from cache_store.errors import InvalidRequestError, UnavailableError
+from cache_store.errors import AlreadyExistsError, InvalidRequestError, LimitExceededError, UnavailableError
+from cache_store.quota import QuotaTable
 from cache_store.tokens import common_prefix, pack, unpack
 from tests.support.block_mirror import BlockMirror
 from tests.support.domains import make_domain
 from tests.support.engines import Bench, sampling
+from tests.support.quotas import quota_tables
+from worker.digest_runner import INSTANT, Durations
 from worker.engine_config import EngineConfig
-from worker.requests import CacheMode, RequestKey
+from worker.pins import PinId, PinRequest
+from worker.requests import CacheMode, Failed, RequestKey
 
 pytestmark = pytest.mark.timeout(1_800)  # the nightly profile takes minutes
 
 DOMAINS = (make_domain("acme"), make_domain("globex"), make_domain("acme", partition="p"))
+TENANTS = ("acme", "globex")
 VOCAB_SIZE = 6
+MOST_STEPS_TO_THE_END = 4_000
+"""Far more than what can be waiting would take one by one, each computed three times."""
 
 
 def four_bits(data: bytes) -> bytes:
@@ -66,6 +77,8 @@ class EngineMachine(RuleBasedStateMachine):
         num_max_sequences=st.sampled_from([1, 3, 4, 4]),
         watermark=st.sampled_from([0.0, 0.0, 0.1, 0.5]),
         hasher=st.sampled_from([xxh3_128, xxh3_128, four_bits, constant]),
+        durations=st.sampled_from([INSTANT, Durations(0.25, 0.01), Durations(4.0, 0.5)]),
+        quotas=quota_tables(TENANTS),
     )
     def start(
         self,
@@ -76,6 +89,8 @@ class EngineMachine(RuleBasedStateMachine):
         num_max_sequences: int,
         watermark: float,
         hasher: Hasher,
+        durations: Durations,
+        quotas: QuotaTable,
     ) -> None:
         config = EngineConfig(
             num_step_tokens=num_step_tokens,
@@ -83,7 +98,8 @@ class EngineMachine(RuleBasedStateMachine):
             num_max_waiting=6,
             watermark=watermark,
         )
-        self.bench = Bench(num_blocks, block_size, window, VOCAB_SIZE, 40, config, hasher)
+        self.bench = Bench(num_blocks, block_size, window, VOCAB_SIZE, 40, config, hasher, durations)
+        self.bench.engine.set_quotas(quotas)
         self.mirror = BlockMirror() if hasher is xxh3_128 else None
         self.shared: list[tuple[Domain, bytes]] = []
         self.cancelled: set[RequestKey] = set()
@@ -126,11 +142,34 @@ class EngineMachine(RuleBasedStateMachine):
         self.bench.cancel(key)
         self.bench.engine.check_invariants()
 
+    @rule(quotas=quota_tables(TENANTS))
+    def change_quotas(self, quotas: QuotaTable) -> None:
+        self.bench.engine.set_quotas(quotas)
+        self.bench.engine.check_invariants()
+
+    @rule(domain=st.sampled_from(DOMAINS), prompt=prompts, lifetime_s=st.sampled_from([1.0, 1_000.0]))
+    def pin(self, domain, prompt, lifetime_s):
+        pin_id = PinId(str(len(prompt)))
+        expires_unix_s = self.bench.clock.unix_s() + lifetime_s
+        with suppress(LimitExceededError, AlreadyExistsError):
+            self.bench.engine.pins.pin(PinRequest(domain, pin_id, pack(prompt), expires_unix_s, ""))
+        self.bench.engine.check_invariants()
+
+    @rule(domain=st.sampled_from(DOMAINS), length=st.integers(1, 24))
+    def unpin(self, domain, length):
+        self.bench.engine.pins.unpin(domain, PinId(str(length)))
+
+    @rule(seconds=st.sampled_from([0.5, 20.0]))
+    def wait(self, seconds: float) -> None:
+        self.bench.clock.advance(seconds)
+        self.bench.engine.tick()
+
     def _step(self) -> None:
         had_work = self.bench.engine.has_work
         num_plans = len(self.bench.runner.plans)
-        self.bench.step()
-        assert len(self.bench.runner.plans) == num_plans + had_work, "a step without progress"
+        outputs = self.bench.step()
+        has_ended_some = any(isinstance(output, Failed) for output in outputs)
+        assert len(self.bench.runner.plans) > num_plans or has_ended_some or not had_work, "a step without progress"
         if self.mirror is not None:
             self.mirror.apply(self.bench.engine.drain_events())
             self.mirror.assert_equals(self.bench.engine.snapshot())
@@ -147,7 +186,7 @@ class EngineMachine(RuleBasedStateMachine):
                 if answer.error is None:
                     self.bench.assert_exact(key)
                 else:
-                    assert "injected" in str(answer.error) or "step" in str(answer.error)
+                    assert re.search("injected|failed in a step|your tenant's share|can give your", str(answer.error))
 
     def _most_reusable(self, key: RequestKey) -> int:
         request = self.bench.requests[key]
@@ -160,8 +199,12 @@ class EngineMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         if not hasattr(self, "bench"):
             return
-        while self.bench.engine.has_work:
+        for _ in range(MOST_STEPS_TO_THE_END):
+            if not self.bench.engine.has_work:
+                break
             self._step()
+        else:
+            raise AssertionError("somebody starves")
         assert self.bench.engine.load().running_requests == 0
         assert self.bench.engine.load().waiting_requests == 0
         assert all(answer.has_ended for answer in self.bench.answers.values())
