@@ -148,12 +148,6 @@ class Engine:
                 yielded_pins=self.pins.num_yielded,
                 refused_requests=self._num_refused,
             ),
-            tenants=tuple(
-                replace(
-                    use, pinned_blocks=self.pins.num_pinned(use.tenant), waiting_requests=waiting.get(use.tenant, 0)
-                )
-                for use in self._pool.usage()
-            ),
         )
 
     def usage(self) -> tuple[TenantUse, ...]:

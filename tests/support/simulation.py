@@ -1,7 +1,7 @@
 """Tenants that send at their own rates to one engine, on a simulated clock: times to the first token.
 
-The token-digest runner advances the clock by what a step would take, so that seconds are exact, seeds repeat and nobody
-sleeps. Arrivals are an open loop: a request counts from when it was meant to be sent, whether the engine is busy or not.
+The token-digest runner advances the clock by what a step would take: seconds are exact, seeds repeat and nobody
+sleeps. Arrivals are an open loop: a request counts from when it was meant to be sent, busy or not.
 """
 
 from __future__ import annotations
