@@ -89,6 +89,11 @@ class ClusterLimits:
         """Whether this router keeps to its share of each limit, because it cannot know what others use."""
         return self._is_away or self._is_settling
 
+    @property
+    def due_s(self) -> float:
+        """When `run` makes the next exchange, by the clock."""
+        return self._due_s
+
     @asynccontextmanager
     async def place(self, tenant: Tenant) -> AsyncIterator[None]:
         """One of the tenant's requests in flight, for as long as the block runs.
@@ -199,6 +204,7 @@ class ClusterLimits:
         else:
             waiter = _waiter(0, now_s)
             share.place_waiters.append(waiter)
+            self._ask_within(share, RETRY_S if share.places.lacks else 0.0)
             retry_s = await self._verdict(share, waiter, share.places.give_back)
         if retry_s:
             message = f"your tenant has {limit} requests in flight, which is its limit; wait for one to end"
@@ -222,6 +228,7 @@ class ClusterLimits:
         else:
             waiter = _waiter(cost, now_s)
             share.token_waiters.append(waiter)
+            self._ask_within(share, 0.0)
             retry_s = await self._verdict(share, waiter, partial(tokens.spend, -cost))
         if retry_s:
             raise _no_tokens(rate, retry_s)
@@ -233,7 +240,6 @@ class ClusterLimits:
 
     async def _verdict(self, share: TenantShare, waiter: Waiter, undo: Callable[[], None]) -> float:
         """What an exchange says; `undo` gives back what was granted to a request that is given up meanwhile."""
-        self._ask_within(share, 0.0)
         try:
             async with asyncio.timeout(VERDICT_DEADLINE_S):
                 return await waiter.verdict

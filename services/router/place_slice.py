@@ -10,8 +10,8 @@ from __future__ import annotations
 from cache_store.domain import TenantId
 from cache_store.limit_store import PlaceAsk, PlaceGrant
 
-IDLE_PART = 8
-"""All routers together keep at most one such part of a limit idle."""
+IDLE_PART = 16
+"""All routers together keep one such part of a limit idle, for a moment twice that."""
 
 IDLE_S = 0.5
 """A tenant that has not asked for that long keeps nothing idle."""
@@ -20,7 +20,7 @@ IDLE_S = 0.5
 class PlaceSlice:
     """State of one tenant at one router."""
 
-    __slots__ = ("_lacks", "_others_want", "granted", "in_use", "used_s")
+    __slots__ = ("_others_want", "granted", "in_use", "lacks", "used_s")
 
     def __init__(self) -> None:
         self.in_use = 0
@@ -28,13 +28,14 @@ class PlaceSlice:
         """Leased; fewer than are in use only where the store was away or has lost them."""
         self.used_s = 0.0
         """When a request last asked."""
-        self._lacks = False
+        self.lacks = False
+        """Whether the store had fewer than it needed."""
         self._others_want = False
 
     @property
     def is_due(self) -> bool:
         """Whether the store has to be told something, a renewal at least."""
-        return bool(self.granted or self.in_use or self._lacks)
+        return bool(self.granted or self.in_use or self.lacks)
 
     def take(self, most: int) -> bool:
         """Takes a place that is at hand; `most` bounds what is in use, whatever was granted."""
@@ -71,8 +72,8 @@ class PlaceSlice:
         return self.in_use + 1 <= limit // num_routers or not self._others_want
 
     def has_excess(self, limit: int, num_routers: int, now_s: float) -> bool:
-        """Whether it has more idle places than it keeps."""
-        return self.granted - self.in_use > self._num_kept(limit, num_routers, now_s)
+        """Whether it has so many idle places that some are to be given back before the next renewal."""
+        return self.granted - self.in_use > 2 * self._num_kept(limit, num_routers, now_s)
 
     def _num_kept(self, limit: int, num_routers: int, now_s: float) -> int:
         if self._others_want or now_s - self.used_s >= IDLE_S:
@@ -82,13 +83,14 @@ class PlaceSlice:
     def take_grant(self, ask: PlaceAsk, grant: PlaceGrant) -> None:
         """The store's answer."""
         self.granted = grant.granted
-        self._lacks = ask.needed > grant.granted
+        self.lacks = ask.needed > grant.granted
         self._others_want = grant.others_want
 
     def forget_lease(self) -> None:
         """The store is away: what it granted is no longer relied on."""
         self.granted = 0
-        self._lacks = self._others_want = False
+        self.lacks = False
+        self._others_want = False
 
 
 def local_share(limit: int, num_routers: int) -> int:

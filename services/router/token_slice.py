@@ -12,8 +12,8 @@ from cache_store.domain import TenantId
 from cache_store.limit_store import TokenAsk, TokenGrant
 from cache_store.token_bucket import TokenBucket
 
-SPARE_S = 0.1
-"""What all routers together keep for requests to come, as seconds of the rate."""
+SPARE_S = 0.05
+"""What all routers together keep for requests to come, as seconds of the rate; for a moment twice that."""
 
 IDLE_S = 0.5
 """A tenant that has not asked for that long keeps nothing."""
@@ -76,8 +76,8 @@ class TokenSlice:
         return None
 
     def has_excess(self, rate: int, num_routers: int, now_s: float) -> bool:
-        """Whether it owes, or has more than it keeps."""
-        return not 0 <= self.balance <= self._num_kept(rate, num_routers, now_s)
+        """Whether it owes, or has so much that some is to be given back before the next renewal."""
+        return not 0 <= self.balance <= 2 * self._num_kept(rate, num_routers, now_s)
 
     def _num_kept(self, rate: int, num_routers: int, now_s: float) -> int:
         return 0 if now_s - self.used_s >= IDLE_S else int(rate * SPARE_S / num_routers)

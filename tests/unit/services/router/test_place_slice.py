@@ -40,7 +40,7 @@ def test_a_bound_below_the_grant_holds() -> None:
 
 
 def test_it_asks_for_those_that_wait_and_some_to_spare() -> None:
-    assert asked(busy(in_use=3, granted=3), num_waiting=2) == PlaceAsk(ACME, LIMIT, held=3, needed=5, wanted=5 + 4)
+    assert asked(busy(in_use=3, granted=3), num_waiting=2) == PlaceAsk(ACME, LIMIT, held=3, needed=5, wanted=5 + 2)
 
 
 def test_after_a_moment_without_requests_nothing_is_kept() -> None:
@@ -53,6 +53,7 @@ def test_nothing_is_kept_where_another_router_lacks_places() -> None:
     places = busy(in_use=3, granted=8)
     places.take_grant(asked(places), PlaceGrant(7, others_idle=0, others_want=True))
     assert places.has_excess(LIMIT, ROUTERS, NOW_S)
+    assert not busy(in_use=3, granted=7).has_excess(LIMIT, ROUTERS, NOW_S)
     assert asked(places).wanted == 3
 
 

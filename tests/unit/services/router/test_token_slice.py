@@ -31,31 +31,32 @@ def asked(tokens: TokenSlice, *costs: int, now_s: float = NOW_S) -> TokenAsk | N
 
 
 def test_what_is_at_hand_needs_no_ask() -> None:
-    tokens = slice_with(50)
-    assert (tokens.take(30), tokens.take(30), tokens.take(20)) == (True, False, True)
+    tokens = slice_with(25)
+    assert (tokens.take(15), tokens.take(15), tokens.take(10)) == (True, False, True)
     assert asked(tokens) is None
 
 
 def test_requests_that_wait_are_asked_for_with_what_is_at_hand_and_some_to_spare() -> None:
     tokens = slice_with(10)
-    assert asked(tokens, 30, 40) == TokenAsk(ACME, RATE, spent=-10, costs=(30, 40), spare=50)
+    assert asked(tokens, 30, 40) == TokenAsk(ACME, RATE, spent=-10, costs=(30, 40), spare=25)
     assert tokens.balance == 0
-    tokens.take_grant(TokenGrant(2, spare=50, level=5.0), RATE, NOW_S)
-    assert tokens.take(50)
+    tokens.take_grant(TokenGrant(2, spare=25, level=5.0), RATE, NOW_S)
+    assert tokens.take(25)
 
 
 def test_what_is_owed_is_paid() -> None:
     tokens = slice_with(10)
     tokens.spend(25)
     assert tokens.has_excess(RATE, 2, NOW_S)
-    assert asked(tokens) == TokenAsk(ACME, RATE, spent=15, costs=(), spare=50)
+    assert asked(tokens) == TokenAsk(ACME, RATE, spent=15, costs=(), spare=25)
     assert not tokens.is_due
 
 
 def test_what_is_too_much_is_given_back_and_all_of_it_when_the_tenant_rests() -> None:
     tokens = slice_with(80)
-    assert asked(tokens) == TokenAsk(ACME, RATE, spent=-30, costs=(), spare=0)
-    assert asked(tokens, now_s=NOW_S + IDLE_S) == TokenAsk(ACME, RATE, spent=-50, costs=(), spare=0)
+    assert tokens.has_excess(RATE, 2, NOW_S)
+    assert asked(tokens) == TokenAsk(ACME, RATE, spent=-55, costs=(), spare=0)
+    assert asked(tokens, now_s=NOW_S + IDLE_S) == TokenAsk(ACME, RATE, spent=-25, costs=(), spare=0)
 
 
 def test_an_ask_without_an_answer_is_paid_twice_at_worst() -> None:
@@ -64,7 +65,7 @@ def test_an_ask_without_an_answer_is_paid_twice_at_worst() -> None:
         ask = asked(tokens)
         assert ask is not None
         tokens.was_not_answered(ask)
-    assert (owing.balance, giving.balance) == (-20, 50)
+    assert (owing.balance, giving.balance) == (-20, 25)
 
 
 def test_the_retry_time_is_when_the_debt_is_paid_and_the_store_is_spared_meanwhile() -> None:
