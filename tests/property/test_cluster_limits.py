@@ -224,7 +224,14 @@ async def test_a_storm_of_cancels_leaves_no_place_taken(seed: int) -> None:
 
 
 @pytest.mark.parametrize(
-    ("uncached", "made", "max_made"), [(64, 16, 16), (0, 40, 512), (120, 4, 512), (300, 100, 100), (5, 1, 1)]
+    ("uncached", "made", "max_made"),
+    [
+        (64, 16, 16),
+        (0, 40, 512),
+        pytest.param(120, 4, 512, marks=pytest.mark.nightly),
+        (300, 100, 100),
+        pytest.param(5, 1, 1, marks=pytest.mark.nightly),
+    ],
 )
 async def test_tokens_per_second_are_used_up_and_not_exceeded_in_any_ten_seconds(
     uncached: int, made: int, max_made: int
