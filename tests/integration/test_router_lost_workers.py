@@ -216,5 +216,6 @@ async def test_workers_of_another_protocol_version_are_refused_by_name(urls: Rol
 
             await eventually_async(refused)
         assert seen[0].startswith("stranger: its tokenizer is " + "0" * 32)
-        assert seen[1].startswith("veteran: its worker protocol has version 0, this router speaks version 1")
+        versions = f"has version {PROTOCOL_VERSION - 1}, this router speaks version {PROTOCOL_VERSION}"
+        assert seen[1].startswith(f"veteran: its worker protocol {versions}")
         assert (await cluster.acme.generate(tokens_request(PROMPT))).route.worker_id == "worker-0"
