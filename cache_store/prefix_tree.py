@@ -107,8 +107,8 @@ class PrefixTree:
         Bounded by `max_tokens` in all and by MAX_RUN_CANDIDATES; None where nothing is shared.
         """
         node = chain[-1] if chain else self._roots.get(domain.root)
-        if node is None:
-            return None
+        if node is None or self._block_size == 1:
+            return None  # part of one token is none
         start = len(chain) * self._block_size
         rest = part(tokens, start, min(start + self._block_size, max_tokens))
         best: tuple[Block, int] | None = None
