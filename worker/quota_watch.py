@@ -14,7 +14,7 @@ from typing import Protocol
 
 import structlog
 
-from cache_store.errors import StemcacheError
+from cache_store.errors import CorruptDataError, StemcacheError, VersionError
 from cache_store.quota import QuotaTable
 from cache_store.quota_document import QuotaDocument, QuotaHead, read_head, read_quotas
 from cache_store.registry import RENEW_S
@@ -54,7 +54,14 @@ class QuotaWatch:
         self._poll_s = poll_s
         self._seen = b""
         self._in_force: QuotaHead | None = None
+        self._known: dict[str, int] = {}
+        """Latest generation of each store that was ever in force: one that comes again goes on from there."""
         self._problem: str | None = None
+
+    @property
+    def in_force(self) -> QuotaHead | None:
+        """Which quotas are in force; None before the first."""
+        return self._in_force
 
     @property
     def generation(self) -> int:
@@ -68,7 +75,7 @@ class QuotaWatch:
             await asyncio.sleep(self._poll_s)
 
     async def poll(self) -> None:
-        """Looks once. What cannot be taken is logged and looked at again."""
+        """Looks once. What could not be read or handed on is looked at again, what is refused only once."""
         try:
             if await self._source.read_head() != self._seen:
                 await self._take(await self._source.read())
@@ -80,12 +87,20 @@ class QuotaWatch:
     async def _take(self, document: QuotaDocument | None) -> None:
         if document is None:
             return  # gone: routers write it again, and what is in force stays
-        head = read_head(self._cluster_key, document.head)
-        if self._in_force is None or head.is_newer(self._in_force):
-            await self._use(head, document.body)
-        elif head != self._in_force:
-            _log.warning("older_quotas_ignored", generation=head.generation, in_force=self.generation)
+        try:
+            head = read_head(self._cluster_key, document.head)
+            if self._is_news(head):
+                await self._use(head, document.body)
+            elif head != self._in_force:
+                _log.warning("older_quotas_ignored", generation=head.generation, in_force=self.generation)
+        except (CorruptDataError, VersionError) as error:
+            _log.error("quotas_refused", reason=str(error), in_force=self.generation)
         self._seen = document.head
+
+    def _is_news(self, head: QuotaHead) -> bool:
+        if self._in_force is None:
+            return True
+        return head.is_newer(self._in_force) and head.generation >= self._known.get(head.store_id, 0)
 
     async def _use(self, head: QuotaHead, body: bytes) -> None:
         before = self._in_force
@@ -94,6 +109,7 @@ class QuotaWatch:
             await self._set_quotas(quotas)
             _log.info("quotas_in_force", generation=head.generation, num_tenants=len(quotas.quotas))
         self._in_force = head
+        self._known[head.store_id] = head.generation
 
     def _note(self, problem: str | None) -> None:
         """Logs a change between well and ill, not every poll."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import re
 
 from services.cli.output import print_table
 from services.client.admin_requests import TenantTerms
@@ -12,6 +13,7 @@ HEADINGS = ("GUARANTEED", "MAX", "WEIGHT", "REQUESTS", "TOKENS/S")
 """Of `cells`."""
 
 NO_LIMIT = "none"
+MAX_LIMIT = (1 << 32) - 1
 
 
 def add_flags(parser: argparse.ArgumentParser) -> None:
@@ -60,11 +62,11 @@ def share(text: str) -> float:
 
 
 def limit(text: str) -> int:
-    """A whole number of at least 1; 0 for `none`."""
+    """A whole number; 0 for `none`."""
     if text.strip().lower() == NO_LIMIT:
         return 0
-    if not text.strip().isascii() or not text.strip().isdigit() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is no limit; write a whole number of at least 1, or `{NO_LIMIT}`")
+    if not re.fullmatch(r"[0-9]{1,10}", text.strip()) or not 1 <= int(text) <= MAX_LIMIT:
+        raise argparse.ArgumentTypeError(f"{text!r} is no limit; write a number from 1 to {MAX_LIMIT}, or `{NO_LIMIT}`")
     return int(text)
 
 

@@ -49,7 +49,7 @@ def _print(status: ClusterStatus) -> None:
         return
     for worker in status.workers:
         if worker.quota_generation < status.control_generation:
-            print(f"{worker.worker_id} has the quotas of generation {worker.quota_generation}")
+            print(f"{worker.worker_id} has the quotas of generation {worker.quota_generation} so far")
     print_table(_HEADINGS, [_row(each) for each in status.workers])
     print("\nwhen blocks ran out, since each worker's start:")
     print_table(_PRESSURE, [(each.worker_id, *_pressure_cells(each.pressure)) for each in status.workers])

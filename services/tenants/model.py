@@ -22,8 +22,9 @@ MAX_NAME_CHARS = 48
 _NAME = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?", re.ASCII)
 
 
-MAX_LIMIT = 1 << 53
-"""Of a limit: whole numbers up to it are exact in every format."""
+MAX_REQUESTS_IN_FLIGHT = (1 << 32) - 1
+MAX_TOKENS_PER_S = 1 << 53
+"""Of a limit: as much as every format holds exactly."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +37,12 @@ class TenantLimits:
     """Tokens computed per second: prompt tokens that were not cached, and tokens made."""
 
     def __post_init__(self) -> None:
-        for name, value in (("requests_in_flight", self.requests_in_flight), ("tokens_per_s", self.tokens_per_s)):
-            if value is not None and not 1 <= value <= MAX_LIMIT:
-                raise InvalidRequestError(name, f"{name} is {value}; it is 1 or more, or no limit at all")
+        for name, value, most in (
+            ("requests_in_flight", self.requests_in_flight, MAX_REQUESTS_IN_FLIGHT),
+            ("tokens_per_s", self.tokens_per_s, MAX_TOKENS_PER_S),
+        ):
+            if value is not None and not 1 <= value <= most:
+                raise InvalidRequestError(name, f"{name} is {value}; it is 1 to {most}, or no limit at all")
 
 
 NO_LIMITS = TenantLimits()

@@ -141,8 +141,8 @@ MUTANTS = (
         "old-quotas",
         "a worker takes quotas that are older than its own",
         "worker/quota_watch.py",
-        "if self._in_force is None or head.is_newer(self._in_force):",
-        "if self._in_force is None or head != self._in_force:",
+        "return head.is_newer(self._in_force) and head.generation >= self._known.get(head.store_id, 0)",
+        "return head != self._in_force",
         f"{WATCH}::test_a_replay_takes_no_guarantee_away",
     ),
     Mutant(

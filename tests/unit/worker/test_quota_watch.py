@@ -113,6 +113,18 @@ async def test_a_store_that_took_the_place_of_a_lost_one_is_followed(
     assert watch.generation == 1
 
 
+async def test_a_store_that_comes_again_goes_on_from_where_it_was(
+    watch: QuotaWatch, source: MemoryQuotas, applied: Applied
+) -> None:
+    for published in (document(50, 0.25), document(1, 0.5, 2.0, "another"), document(49, 0.0, 3.0)):
+        source.document = published
+        await watch.poll()
+    assert (watch.generation, applied.guarantees) == (1, [0.25, 0.5])
+    source.document = document(50, 0.25, 4.0)
+    await watch.poll()
+    assert (watch.generation, applied.guarantees) == (50, [0.25, 0.5, 0.25])
+
+
 @pytest.mark.parametrize(
     "bad",
     [
@@ -130,8 +142,19 @@ async def test_what_cannot_be_believed_changes_nothing(
     source.document = document(3, 0.25)
     await watch.poll()
     source.document = bad
-    await watch.poll()
+    for _ in range(3):
+        await watch.poll()
     assert (watch.generation, applied.guarantees) == (3, [0.25])
+    source.document = document(4, 0.5)
+    await watch.poll()
+    assert (watch.generation, applied.guarantees) == (4, [0.25, 0.5])
+
+
+async def test_what_is_refused_is_read_once(watch: QuotaWatch, source: MemoryQuotas) -> None:
+    source.document = document(9, 0.0, key=b"o" * 32)
+    for _ in range(3):
+        await watch.poll()
+    assert source.num_bodies_read == 1
 
 
 async def test_a_source_that_is_away_changes_nothing_and_is_asked_again(

@@ -235,7 +235,7 @@ class TestAdmin:
         rows = [line.split() for line in capsys.readouterr().out.splitlines()]
         assert ["worker-0", "11", "0", "0", "12", "0", "0"] in rows
         assert ["acme", "20", "40", "7", "0", "0", "0", "0", "2"] in rows
-        assert ["worker-1", "has", "the", "quotas", "of", "generation", "2"] in rows
+        assert ["worker-1", "has", "the", "quotas", "of", "generation", "2", "so", "far"] in rows
         main(["status", "--json", *self.at])
         document = json.loads(capsys.readouterr().out)
         assert document["workers"][0]["tenants"][0]["guaranteed_blocks"] == 10

@@ -38,9 +38,9 @@ def test_what_is_no_share_is_refused_with_what_would_be(text: str) -> None:
         share(text)
 
 
-@pytest.mark.parametrize("text", ["0", "-1", "1.5", "", "many", "٣"])
+@pytest.mark.parametrize("text", ["0", "-1", "1.5", "", "many", "٣", "4294967296", "9" * 5000])
 def test_what_is_no_limit_is_refused_with_what_would_be(text: str) -> None:
-    with pytest.raises(argparse.ArgumentTypeError, match="at least 1, or `none`"):
+    with pytest.raises(argparse.ArgumentTypeError, match="write a number from 1 to 4294967295, or `none`"):
         limit(text)
 
 

@@ -69,8 +69,9 @@ def test_a_change_that_changes_nothing_is_none(change: QuotaChange) -> None:
         (guarantee(0.0, 0.0), "could not run a single request"),
         (QuotaChange(weight=0.0), "above 0"),
         (QuotaChange(max_pinned=-0.1), "0 to 1"),
-        (QuotaChange(requests_in_flight=-1), "1 or more"),
-        (QuotaChange(tokens_per_s=1 << 60), "1 or more"),
+        (QuotaChange(requests_in_flight=-1), "1 to 4294967295"),
+        (QuotaChange(requests_in_flight=1 << 32), "1 to 4294967295"),
+        (QuotaChange(tokens_per_s=1 << 60), "no limit at all"),
     ],
 )
 def test_bad_values_are_refused_with_what_would_work(change: QuotaChange, says: str) -> None:
@@ -143,7 +144,7 @@ def test_without_a_quota_a_tenant_is_not_in_the_table_in_force() -> None:
         ("tiers", [], "an object"),
         ("weight", 0, "weight"),
         ("requests_in_flight", "3", "an integer"),
-        ("tokens_per_s", 0, "1 or more"),
+        ("tokens_per_s", 0, "no limit at all"),
         ("number", None, "an integer"),
     ],
 )
