@@ -34,6 +34,7 @@ class Publication(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
+        self.loop = asyncio.new_event_loop()
         self.clock = ManualClock()
         self.published = MemoryQuotas()
         self.state = ControlState(Head("store-0", 1, "w", "m"), add_tenant(ControlTable(), ACME))
@@ -78,7 +79,7 @@ class Publication(RuleBasedStateMachine):
     def publish(self, router: int) -> None:
         """With what the router knows, which may be old."""
         self.clock.advance(0.001)
-        asyncio.run(self.publishers[router].publish())
+        self.loop.run_until_complete(self.publishers[router].publish())
         if self.published.document is not None:
             self.copies.append(self.published.document)
 
@@ -99,7 +100,7 @@ class Publication(RuleBasedStateMachine):
     @rule()
     def look(self) -> None:
         before = self.watch.in_force
-        asyncio.run(self.watch.poll())
+        self.loop.run_until_complete(self.watch.poll())
         after = self.watch.in_force
         if before is None or after is None:
             assert after is not None or self.published.document is None
@@ -116,6 +117,7 @@ class Publication(RuleBasedStateMachine):
                 self.poll_store(router)
                 self.publish(router)
             self.look()
+        self.loop.close()
         expected = self.state.table.tenant_by_name("acme").quota
         assert self.watch.generation == self.state.generation
         assert self.in_force.of(ACME.id) == expected
