@@ -181,6 +181,7 @@ async def services_of(channel: grpc.aio.Channel, metadata: Any = ()) -> set[str]
 
 async def test_reflection_and_health_are_on(cluster: Cluster) -> None:
     assert await services_of(cluster.channel) == {
+        "stemcache.v1.CacheService",
         "stemcache.v1.InferenceService",
         "grpc.health.v1.Health",
         "grpc.reflection.v1alpha.ServerReflection",
