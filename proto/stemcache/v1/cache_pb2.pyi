@@ -295,7 +295,7 @@ class UnpinPrefixResponse(_message.Message):
 
     WAS_PINNED_FIELD_NUMBER: _builtins.int
     was_pinned: _builtins.bool
-    """False where the tenant has no pin of that name on a worker that could be reached."""
+    """False where the tenant has no pin of that name."""
     def __init__(
         self,
         *,

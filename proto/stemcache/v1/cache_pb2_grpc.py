@@ -85,21 +85,23 @@ class CacheServiceServicer:
         raise NotImplementedError('Method not implemented!')
 
     def PinPrefix(self, request, context):
-        """Keeps the cached full blocks of a prompt from eviction for a time.
+        """Keeps the cached full blocks of a prompt from eviction for a time. FAILED_PRECONDITION where nothing of it is
+        cached, RESOURCE_EXHAUSTED beyond the tenant's limit. Each call makes a pin of its own: do not repeat it blindly.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def UnpinPrefix(self, request, context):
-        """Ends a pin. Idempotent.
+        """Ends a pin. Idempotent. UNAVAILABLE where a worker did not answer: the pin may still stand there, try again.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
     def ListPins(self, request, context):
-        """Lists the tenant's pins.
+        """Lists the tenant's pins, those of all partitions. UNAVAILABLE where a worker did not answer: a list that lacks some
+        never looks complete. Pins end with their worker.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

@@ -41,11 +41,15 @@ class CacheServiceStub:
     WarmPrefix: _grpc.UnaryUnaryMultiCallable[_cache_pb2.WarmPrefixRequest, _cache_pb2.WarmPrefixResponse]
     """Computes a prompt and stores its blocks; generates nothing."""
     PinPrefix: _grpc.UnaryUnaryMultiCallable[_cache_pb2.PinPrefixRequest, _cache_pb2.PinPrefixResponse]
-    """Keeps the cached full blocks of a prompt from eviction for a time."""
+    """Keeps the cached full blocks of a prompt from eviction for a time. FAILED_PRECONDITION where nothing of it is
+    cached, RESOURCE_EXHAUSTED beyond the tenant's limit. Each call makes a pin of its own: do not repeat it blindly.
+    """
     UnpinPrefix: _grpc.UnaryUnaryMultiCallable[_cache_pb2.UnpinPrefixRequest, _cache_pb2.UnpinPrefixResponse]
-    """Ends a pin. Idempotent."""
+    """Ends a pin. Idempotent. UNAVAILABLE where a worker did not answer: the pin may still stand there, try again."""
     ListPins: _grpc.UnaryUnaryMultiCallable[_cache_pb2.ListPinsRequest, _cache_pb2.ListPinsResponse]
-    """Lists the tenant's pins."""
+    """Lists the tenant's pins, those of all partitions. UNAVAILABLE where a worker did not answer: a list that lacks some
+    never looks complete. Pins end with their worker.
+    """
 
 @_typing.type_check_only
 class CacheServiceAsyncStub(CacheServiceStub):
@@ -60,11 +64,15 @@ class CacheServiceAsyncStub(CacheServiceStub):
     WarmPrefix: _aio.UnaryUnaryMultiCallable[_cache_pb2.WarmPrefixRequest, _cache_pb2.WarmPrefixResponse]  # type: ignore[assignment]
     """Computes a prompt and stores its blocks; generates nothing."""
     PinPrefix: _aio.UnaryUnaryMultiCallable[_cache_pb2.PinPrefixRequest, _cache_pb2.PinPrefixResponse]  # type: ignore[assignment]
-    """Keeps the cached full blocks of a prompt from eviction for a time."""
+    """Keeps the cached full blocks of a prompt from eviction for a time. FAILED_PRECONDITION where nothing of it is
+    cached, RESOURCE_EXHAUSTED beyond the tenant's limit. Each call makes a pin of its own: do not repeat it blindly.
+    """
     UnpinPrefix: _aio.UnaryUnaryMultiCallable[_cache_pb2.UnpinPrefixRequest, _cache_pb2.UnpinPrefixResponse]  # type: ignore[assignment]
-    """Ends a pin. Idempotent."""
+    """Ends a pin. Idempotent. UNAVAILABLE where a worker did not answer: the pin may still stand there, try again."""
     ListPins: _aio.UnaryUnaryMultiCallable[_cache_pb2.ListPinsRequest, _cache_pb2.ListPinsResponse]  # type: ignore[assignment]
-    """Lists the tenant's pins."""
+    """Lists the tenant's pins, those of all partitions. UNAVAILABLE where a worker did not answer: a list that lacks some
+    never looks complete. Pins end with their worker.
+    """
 
 class CacheServiceServicer(metaclass=_abc_1.ABCMeta):
     """Every call is bounded to the tenant of the credential: another tenant's prefix or pin answers exactly like an absent
@@ -94,7 +102,9 @@ class CacheServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _cache_pb2.PinPrefixRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cache_pb2.PinPrefixResponse, _abc.Awaitable[_cache_pb2.PinPrefixResponse]]:
-        """Keeps the cached full blocks of a prompt from eviction for a time."""
+        """Keeps the cached full blocks of a prompt from eviction for a time. FAILED_PRECONDITION where nothing of it is
+        cached, RESOURCE_EXHAUSTED beyond the tenant's limit. Each call makes a pin of its own: do not repeat it blindly.
+        """
 
     @_abc_1.abstractmethod
     def UnpinPrefix(
@@ -102,7 +112,7 @@ class CacheServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _cache_pb2.UnpinPrefixRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cache_pb2.UnpinPrefixResponse, _abc.Awaitable[_cache_pb2.UnpinPrefixResponse]]:
-        """Ends a pin. Idempotent."""
+        """Ends a pin. Idempotent. UNAVAILABLE where a worker did not answer: the pin may still stand there, try again."""
 
     @_abc_1.abstractmethod
     def ListPins(
@@ -110,6 +120,8 @@ class CacheServiceServicer(metaclass=_abc_1.ABCMeta):
         request: _cache_pb2.ListPinsRequest,
         context: _ServicerContext,
     ) -> _typing.Union[_cache_pb2.ListPinsResponse, _abc.Awaitable[_cache_pb2.ListPinsResponse]]:
-        """Lists the tenant's pins."""
+        """Lists the tenant's pins, those of all partitions. UNAVAILABLE where a worker did not answer: a list that lacks some
+        never looks complete. Pins end with their worker.
+        """
 
 def add_CacheServiceServicer_to_server(servicer: CacheServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

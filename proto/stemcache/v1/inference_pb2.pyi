@@ -309,7 +309,9 @@ class CachePolicy(_message.Message):
     """Stores none of the request's blocks; as READ_ONLY, beside any mode."""
     @_builtins.property
     def ttl(self) -> _duration_pb2.Duration:
-        """Blocks that the request stores or reuses last are dropped when nobody has used them for that long; 1 s to 30 days."""
+        """Blocks that the request stores or reuses last are dropped when nobody has used them for that long; 1 s to 30 days.
+        Blocks that lead to longer-lived ones stay as long as those.
+        """
 
     def __init__(
         self,
