@@ -246,8 +246,8 @@ class PinTable:
         return block.ref_count == self._holds[block.tenant][block]
 
 
-def _end_order(pin: _Pin) -> tuple[float, PinId]:
-    return (pin.expires_s, pin.info.pin_id)
+def _end_order(pin: _Pin) -> tuple[float, TenantId, PinId]:
+    return (pin.expires_s, pin.domain.tenant, pin.info.pin_id)
 
 
 def _check_chain(pin: _Pin) -> None:

@@ -86,6 +86,15 @@ def test_another_tenants_prefix_is_as_one_that_is_not_there(pinned: Pinned) -> N
     assert pinned.pool.num_held == 3
 
 
+def test_where_nothing_may_be_pinned_another_tenants_prefix_is_still_as_one_that_is_not_there(pinned: Pinned) -> None:
+    pinned.set_max_pinned(0.0)
+    absent = pinned.pin(domain=GLOBEX)
+    pinned.request(PREFIX)
+    assert pinned.pin(domain=GLOBEX) == absent == 0
+    with pytest.raises(LimitExceededError):
+        pinned.pin()
+
+
 def test_another_tenants_pin_is_absent(pinned: Pinned) -> None:
     pinned.request(PREFIX)
     pinned.pin()
