@@ -7,15 +7,16 @@ from __future__ import annotations
 
 from cache_store.domain import TenantId
 from cache_store.eviction_queue import EvictionQueue
-from cache_store.policy import EvictionPolicy
+from cache_store.policy import ClassId, EvictionPolicy
+from cache_store.prefix_tree import Block
 from cache_store.quota import TenantQuota, TierShare
+from cache_store.shadow import Watch
 
 
 class Account:
     """Owned by the pool."""
 
     __slots__ = (
-        "lends_guarantee",
         "maximum",
         "minimum",
         "num_cached",
@@ -26,6 +27,7 @@ class Account:
         "queue",
         "strict",
         "tenant",
+        "watch",
         "weight",
     )
 
@@ -44,13 +46,18 @@ class Account:
         """Blocks that it may have."""
         self.weight = 1.0
         self.strict = False
-        self.lends_guarantee = False
-        """Whether its guaranteed blocks are lent too, because they bring it nothing."""
+        self.watch: Watch | None = None
+        """Of a tenant with a guarantee."""
 
     @property
     def num_used(self) -> int:
         """Blocks that it has."""
         return self.num_held + self.num_cached
+
+    @property
+    def lends_guarantee(self) -> bool:
+        """Whether its guaranteed blocks are lent too, because they bring it nothing."""
+        return self.watch is not None and self.watch.is_useless and not self.strict
 
     @property
     def protected(self) -> int:
@@ -73,9 +80,12 @@ class Account:
         self.strict = share.is_strict
         self.minimum = share.guaranteed_blocks(num_blocks)
         self.maximum = share.most_blocks(num_blocks)
-        if self.strict:
-            self.lends_guarantee = False
         self.num_kept = min(self.num_kept, self.num_to_keep)
+
+    def evict_least(self, now_s: float) -> Block | None:
+        """Takes out the leaf that is worth least; the oldest, where the policy does worse than LRU."""
+        is_guarded = self.watch is not None and self.watch.prefers_lru
+        return self.queue.pop_least(_oldest if is_guarded else self.policy.value, now_s)
 
     def take_slots(self, num_blocks: int) -> None:
         """It holds that many more blocks; those that were kept for it come first."""
@@ -85,3 +95,7 @@ class Account:
     def give_slots(self, num_blocks: int) -> None:
         """That many blocks, which it has no more, have become unused. A strict tenant's stay its own."""
         self.num_kept = min(self.num_kept + num_blocks, self.num_to_keep)
+
+
+def _oldest(class_id: ClassId, age_s: float) -> float:  # noqa: ARG001 - a policy's value
+    return -age_s

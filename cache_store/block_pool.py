@@ -27,6 +27,7 @@ from cache_store.policy import Outcome, Use
 from cache_store.pool_check import check_pool
 from cache_store.prefix_tree import Block, PrefixTree
 from cache_store.quota import QuotaTable
+from cache_store.shadow import DEFAULT_RULES, WatchRules
 from cache_store.tiers import Granted, Match, PartialMatch, Short, TierKind
 from cache_store.tokens import TOKEN_BYTES, PackedTokens
 from cache_store.usage import Pressure, TenantUse
@@ -42,6 +43,7 @@ class BlockPool:
         clock: Clock,
         hasher: Hasher = xxh3_128,
         policy: PolicyMaker = Lru,
+        watch_rules: WatchRules = DEFAULT_RULES,
     ) -> None:
         if num_blocks < 1:
             raise ValueError("a pool needs at least one block")
@@ -49,7 +51,7 @@ class BlockPool:
         self._num_blocks = num_blocks
         self._clock = clock
         self._tree = PrefixTree(geometry.block_size, hasher)
-        self._ledger = Ledger(TierKind.DEVICE, num_blocks, policy)
+        self._ledger = Ledger(TierKind.DEVICE, num_blocks, policy, watch_rules)
         self._unused = [Block((slot,) * len(geometry.groups)) for slot in range(num_blocks - 1, -1, -1)]
         self._next_uid = 0
         self._events = EventLog()
@@ -143,7 +145,10 @@ class BlockPool:
 
     def note_reuse(self, domain: Domain, match: Match) -> None:
         """See `Tier.note_reuse`."""
-        policy, now_s = self._ledger.of(domain.tenant).policy, self._clock.monotonic_s()
+        account, now_s = self._ledger.of(domain.tenant), self._clock.monotonic_s()
+        policy = account.policy
+        if account.watch is not None:
+            account.watch.hit(self._ledger.sample.names(match.blocks))
         run: Use | None = None
         length = 0
         for block in match.pinned:
@@ -205,6 +210,9 @@ class BlockPool:
             self.release([block for block, there in pairs if block is not there])
         if stored:
             self._events.add(self._tree.tag_of(stored[0]), BlockChange.STORED, stored)
+            watch = self._ledger.of(domain.tenant).watch
+            if watch is not None:
+                watch.miss(self._ledger.sample.names(stored))
         return standing
 
     def pin(self, blocks: Sequence[Block]) -> None:
@@ -288,6 +296,9 @@ class BlockPool:
                 block.use = use
             start = end
         assert start == len(known), "every block has a use"
+        if account.watch is not None:
+            account.watch.use(self._ledger.sample.names(known))
+            account.watch.judge()
 
     def _unknown_use(self, account: Account) -> Use:
         use = account.policy.unknown_use(self._clock.monotonic_s())
@@ -346,7 +357,7 @@ class BlockPool:
         """Evicts cached blocks of the account, which has that many."""
         now_s = self._clock.monotonic_s()
         while num_blocks > 0:
-            block = account.queue.pop_least(account.policy.value, now_s)
+            block = account.evict_least(now_s)
             assert block is not None, "cached blocks have leaves that nobody holds"
             num_blocks -= self._evict_tail(account, block, num_blocks, now_s)
         if not account.num_used:

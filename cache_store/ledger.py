@@ -12,6 +12,7 @@ from cache_store.account import Account
 from cache_store.domain import TenantId
 from cache_store.policy import EvictionPolicy
 from cache_store.quota import EMPTY_QUOTAS, QuotaTable
+from cache_store.shadow import Sample, Watch, WatchRules
 from cache_store.tiers import TierKind
 from cache_store.usage import TenantUse
 
@@ -22,12 +23,24 @@ PolicyMaker = Callable[[], EvictionPolicy]
 class Ledger:
     """Accounts by tenant. An account stays when its blocks have gone: its policy has learnt something."""
 
-    __slots__ = ("_accounts", "_make_policy", "_num_blocks", "_num_strict", "_present", "_quotas", "_tier")
+    __slots__ = (
+        "_accounts",
+        "_make_policy",
+        "_num_blocks",
+        "_num_strict",
+        "_present",
+        "_quotas",
+        "_sample",
+        "_tier",
+        "_watch_rules",
+    )
 
-    def __init__(self, tier: TierKind, num_blocks: int, policy: PolicyMaker) -> None:
+    def __init__(self, tier: TierKind, num_blocks: int, policy: PolicyMaker, watch_rules: WatchRules) -> None:
         self._tier = tier
         self._num_blocks = num_blocks
         self._make_policy = policy
+        self._watch_rules = watch_rules
+        self._sample = Sample(num_blocks)
         self._quotas = EMPTY_QUOTAS
         self._accounts: dict[TenantId, Account] = {}
         self._present: dict[TenantId, Account] = {}
@@ -52,6 +65,11 @@ class Ledger:
     def has_strict(self) -> bool:
         """Whether blocks are kept for anybody."""
         return self._num_strict > 0
+
+    @property
+    def sample(self) -> Sample:
+        """Blocks that are followed."""
+        return self._sample
 
     def of(self, tenant: TenantId) -> Account:
         """Its account; opens one."""
@@ -122,3 +140,9 @@ class Ledger:
     def _take_quota(self, account: Account) -> None:
         quota = self._quotas.of(account.tenant)
         account.take_quota(quota, quota.share(self._tier), self._num_blocks)
+        if account.minimum == 0:
+            account.watch = None
+            return
+        if account.watch is None:
+            account.watch = Watch(self._watch_rules)
+        account.watch.guarantee(self._sample.part_of(account.minimum))

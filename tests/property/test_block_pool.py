@@ -15,10 +15,12 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from cache_store.block_pool import BlockPool
 from cache_store.clock import ManualClock
 from cache_store.digest import Hasher, chain, xxh3_128
+from cache_store.domain import TenantId
 from cache_store.policies.lru import Lru
 from cache_store.policy import EvictionPolicy, Outcome
 from cache_store.prefix_tree import Block
 from cache_store.quota import QuotaTable
+from cache_store.shadow import WatchRules
 from cache_store.tiers import Granted, Short
 from cache_store.tokens import pack, part, unpack
 from tests.support.block_mirror import BlockMirror, split
@@ -89,7 +91,7 @@ class PoolMachine(RuleBasedStateMachine):
         hasher = hasher if is_lru else xxh3_128  # another order is known by what it left only
         geometry = one_group(BLOCK) if groups == 1 else two_groups(BLOCK)
         self.clock = ManualClock()
-        self.pool = BlockPool(geometry, capacity, self.clock, hasher, policy)
+        self.pool = BlockPool(geometry, capacity, self.clock, hasher, policy, WatchRules(turnovers=1, min_evidence=4))
         self.model = NaivePool(capacity, DOMAINS, BLOCK)
         self.is_lru, self.exact_digests = is_lru, hasher is xxh3_128
         self.mirror = BlockMirror()
@@ -212,6 +214,7 @@ class PoolMachine(RuleBasedStateMachine):
         return Held(number, (*blocks, *loose), (*prefixes, *expected, *([None] * len(loose))))
 
     def _release(self, held: Held, outcome: Outcome | None) -> None:
+        self.clock.advance(1e-6)  # no two uses have the same age
         self.pool.release(held.blocks, outcome)
         tenant = DOMAINS[held.number].tenant
         self.model.release([*held.prefixes], tenant, outcome, self.clock.monotonic_s())
@@ -220,6 +223,9 @@ class PoolMachine(RuleBasedStateMachine):
     def _settle(self, asking: str | None = None, num_blocks: int = 0) -> None:
         """Takes what the last call evicted from the model, where the rules allow it."""
         model = self.model
+        accounts = [self.pool._ledger.of(TenantId(tenant)) for tenant in model.tenants]
+        model.lending = {account.tenant for account in accounts if account.lends_guarantee}
+        model.guarded = {account.tenant for account in accounts if account.watch and account.watch.prefers_lru}
         told = {each.tenant: each.evicted_blocks for each in self.pool.usage()}
         paid = Counter({tenant: told.get(tenant, 0) - model.lost[tenant] for tenant in model.tenants})
         beyond: Counter[str] = Counter()

@@ -22,6 +22,7 @@ from cache_store.policies.lru import Lru
 from cache_store.policy import EvictionPolicy
 from cache_store.prefix_tree import Block
 from cache_store.quota import QuotaTable, TenantQuota, TierShare
+from cache_store.shadow import WatchRules
 from cache_store.tiers import Granted
 from cache_store.tokens import pack, part
 from tests.support.block_mirror import split
@@ -37,6 +38,8 @@ BLOCK = 2
 OWN = (make_domain("own"), make_domain("own", partition="p"))
 OTHERS = tuple(make_domain(name) for name in ("ann", "bob", "cyd"))
 many = settings(max_examples=10_000 if settings.get_current_profile_name() == "nightly" else 300)
+EAGER = WatchRules(turnovers=1, min_evidence=8)
+NEVER = WatchRules(useless_density=0.0)
 seeds = st.integers(0, 2**64 - 1)
 
 
@@ -143,7 +146,7 @@ def _run(
 ) -> tuple[list[object], list[tuple[str, bytes]]]:
     """What the strict tenant sees, and what an index would hear of its blocks."""
     clock = ManualClock()
-    pool = BlockPool(one_group(BLOCK), capacity, clock, policy=policy)
+    pool = BlockPool(one_group(BLOCK), capacity, clock, policy=policy, watch_rules=EAGER)
     quotas = {OWN[0].tenant: make_quota(own)}
     pool.set_quotas(QuotaTable(1, MappingProxyType(quotas)))
     users = {domain.tenant: User(pool) for domain in (*OWN, *OTHERS)}
@@ -193,7 +196,7 @@ def test_a_guaranteed_tenant_hits_at_least_as_often_as_alone_with_its_guarantee(
     capacity, eighths = random.choice([16, 24, 32]), random.randint(1, 6)
     minimum = capacity * eighths // 8
     clock = ManualClock()
-    alone, shared = (BlockPool(one_group(BLOCK), size, clock) for size in (minimum, capacity))
+    alone, shared = (BlockPool(one_group(BLOCK), size, clock, watch_rules=NEVER) for size in (minimum, capacity))
     share = TierShare(eighths / 8, random.choice([eighths, 8]) / 8)
     own = {OWN[0].tenant: make_quota(share, random.choice([0.1, 1.0, 5.0]))}
     shared.set_quotas(QuotaTable(1, MappingProxyType(own)))

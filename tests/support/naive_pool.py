@@ -56,6 +56,10 @@ class NaivePool:
         self.uses: dict[Prefix, NaiveUse | None] = {}
         """Of every resident prefix."""
         self.shared: set[Prefix] = set()
+        self.lending: set[str] = set()
+        """Tenants whose guarantees are lent too, as the pool says."""
+        self.guarded: set[str] = set()
+        """Tenants whose order is LRU's whatever their policy says, as the pool says."""
         self.lost: Counter[str] = Counter()
         """Blocks that each tenant ever lost."""
         self._num_uses = 0
@@ -100,7 +104,11 @@ class NaivePool:
 
     def reclaimable(self, tenant: str) -> int:
         """Blocks that others may take."""
-        return max(0, min(len(self.cached(tenant)), self.used(tenant) - self.bounds[tenant].minimum))
+        return max(0, min(len(self.cached(tenant)), self.used(tenant) - self.protected(tenant)))
+
+    def protected(self, tenant: str) -> int:
+        """Blocks that nobody takes for others."""
+        return 0 if tenant in self.lending else self.bounds[tenant].minimum
 
     def available(self, tenant: str) -> int:
         """What it may be granted."""
@@ -213,17 +221,15 @@ class NaivePool:
             if num_paid <= own:
                 continue  # what it may not have anyway
             others = [
-                each
-                for each in self.tenants
-                if each != payer and left[each] > 0 and after[each] > self.bounds[each].minimum
+                each for each in self.tenants if each != payer and left[each] > 0 and after[each] > self.protected(each)
             ]
             if payer != asking:
-                assert after[payer] >= bounds.minimum, "a tenant below its guarantee paid for another"
-            elif after[payer] < bounds.minimum:
+                assert after[payer] >= self.protected(payer), "a tenant below its guarantee paid for another"
+            elif after[payer] < self.protected(payer):
                 assert not others, "a tenant paid out of its guarantee while others were above theirs"
-            excess = (after[payer] - bounds.minimum + 1) / bounds.weight
+            excess = (after[payer] - self.protected(payer) + 1) / bounds.weight
             for other in others:
-                least = (after[other] - self.bounds[other].minimum) / self.bounds[other].weight
+                least = (after[other] - self.protected(other)) / self.bounds[other].weight
                 assert excess >= least - 1e-9, f"{payer} paid, {other} had more above its guarantee"
 
     def num_due(self, asking: str | None, num_blocks: int) -> int:
@@ -250,7 +256,7 @@ class NaivePool:
 
     def _order(self, prefix: Prefix) -> tuple[bool, int, int]:
         use = self._use(prefix)
-        return (use.live, use.order, use.height)
+        return (use.live or self.tenant(prefix) in self.guarded, use.order, use.height)
 
     def _lose(self, prefix: Prefix) -> None:
         del self.uses[prefix]

@@ -1,0 +1,176 @@
+"""What a tenant would have hit alone with its guarantee: a least-recently-used cache of names, without any blocks.
+
+It follows a sample of blocks, drawn by their digests (as in SHARDS, Waldspurger et al., FAST 2015), and compares block
+by block with what the tenant really hits. Two questions are answered by it: does the guarantee bring its tenant
+anything (where not, it may be lent), and does the tenant's order keep at least what LRU would (where not, it becomes
+LRU). Knows no quotas and evicts nothing; owned by the account of the tenant.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from cache_store.prefix_tree import Block
+
+NUM_SAMPLED = 1024
+"""Blocks of a full pool that are followed, and up to twice as many; all of a smaller pool."""
+_MAX_DOUBLINGS = 6
+
+
+@dataclass(frozen=True, slots=True)
+class WatchRules:
+    """When a guarantee counts as useless, and when a policy as worse than LRU."""
+
+    useless_density: float = 0.01
+    """Blocks hit of blocks asked for, below which a guarantee may be useless; 0: it never is."""
+    turnovers: int = 4
+    """Evidence that it is useless: blocks asked for, as a multiple of the guarantee."""
+    min_evidence: int = 256
+    """Sampled blocks asked for, at least, before anything is judged."""
+
+
+DEFAULT_RULES = WatchRules()
+
+
+class Sample:
+    """Which blocks of a pool are followed."""
+
+    __slots__ = ("_below",)
+
+    def __init__(self, num_blocks: int) -> None:
+        doublings = max(0, (num_blocks // NUM_SAMPLED).bit_length() - 1)
+        self._below = max(1, 256 >> doublings)
+        """First byte of digests."""
+
+    def part_of(self, num_blocks: int) -> int:
+        """How many of `num_blocks` are followed, on average; at least one."""
+        return max(1, num_blocks * self._below // 256)
+
+    def names(self, blocks: Sequence[Block]) -> list[bytes]:
+        """Digests of those that are followed."""
+        below = self._below
+        return [digest for block in blocks if (digest := block.digest)[0] < below]
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Followed blocks that were asked for since something was judged."""
+
+    num_asked: int = 0
+    num_hit: int = 0
+    """By the tenant."""
+    num_lost: int = 0
+    """By the shadow alone."""
+    num_gained: int = 0
+    """By the tenant alone."""
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the shadow hits clearly more: by two standard deviations, and by one in a hundred."""
+        num_behind = self.num_lost - self.num_gained
+        num_shadow = self.num_hit + num_behind
+        return num_behind > 2 * math.sqrt(self.num_lost + self.num_gained) and 100 * num_behind > num_shadow
+
+
+class Watch:
+    """Of one tenant with a guarantee. What is judged wrongly takes twice as much evidence the next time."""
+
+    __slots__ = (
+        "_for_guard",
+        "_for_lending",
+        "_guard_doublings",
+        "_held",
+        "_lending_doublings",
+        "_num_guaranteed",
+        "_rules",
+        "is_useless",
+        "prefers_lru",
+    )
+
+    def __init__(self, rules: WatchRules) -> None:
+        self._rules = rules
+        self._num_guaranteed = 0
+        self._held: OrderedDict[bytes, None] = OrderedDict()
+        self._for_lending = _Tally()
+        self._for_guard = _Tally()
+        self._lending_doublings = 0
+        self._guard_doublings = 0
+        self.is_useless = False
+        """Whether the guarantee brings nothing that its tenant would not have without it."""
+        self.prefers_lru = False
+        """Whether LRU with the guarantee alone hits more than the tenant does."""
+
+    def guarantee(self, num_blocks: int) -> None:
+        """Followed blocks that the guarantee has room for. What is known of another guarantee is forgotten."""
+        if num_blocks == self._num_guaranteed:
+            return
+        self._num_guaranteed = num_blocks
+        self._trim()
+        self._for_lending, self._for_guard = _Tally(), _Tally()
+        self._lending_doublings = self._guard_doublings = 0
+        self.is_useless = self.prefers_lru = False
+
+    def hit(self, names: Sequence[bytes]) -> None:
+        """The tenant asked for blocks and has them."""
+        held = self._held
+        num_gained = sum(1 for name in names if name not in held)
+        for tally in (self._for_lending, self._for_guard):
+            tally.num_asked += len(names)
+            tally.num_hit += len(names)
+            tally.num_gained += num_gained
+
+    def miss(self, names: Sequence[bytes]) -> None:
+        """The tenant asked for blocks that had to be computed."""
+        held = self._held
+        num_lost = sum(1 for name in names if name in held)
+        for tally in (self._for_lending, self._for_guard):
+            tally.num_asked += len(names)
+            tally.num_lost += num_lost
+        self.use(names)
+
+    def use(self, names: Sequence[bytes]) -> None:
+        """A request lets go of blocks, first to last: of one request the tail goes first."""
+        held = self._held
+        for name in reversed(names):
+            held[name] = None
+            held.move_to_end(name)
+        self._trim()
+
+    def judge(self) -> None:
+        """Answers both questions again, where there is evidence enough."""
+        self._judge_lending()
+        self._judge_order()
+
+    def _judge_lending(self) -> None:
+        tally = self._for_lending
+        if self.is_useless and tally.num_lost > tally.num_gained:
+            self.is_useless = False
+            self._lending_doublings = min(self._lending_doublings + 1, _MAX_DOUBLINGS)
+        elif tally.num_asked < self._evidence(self._rules.turnovers, self._lending_doublings):
+            return
+        else:
+            density = tally.num_hit / tally.num_asked
+            self.is_useless = density < self._rules.useless_density and tally.num_lost <= tally.num_gained
+        self._for_lending = _Tally()
+
+    def _judge_order(self) -> None:
+        tally = self._for_guard
+        if not self.prefers_lru and tally.num_asked >= self._rules.min_evidence and tally.is_behind:
+            self.prefers_lru = True
+        elif tally.num_asked < self._evidence(1, self._guard_doublings if self.prefers_lru else 0):
+            return
+        elif self.prefers_lru and not tally.is_behind:
+            self.prefers_lru = False
+            self._guard_doublings = min(self._guard_doublings + 1, _MAX_DOUBLINGS)
+        self._for_guard = _Tally()
+
+    def _evidence(self, turnovers: int, doublings: int) -> int:
+        return max(self._rules.min_evidence, turnovers * self._num_guaranteed) << doublings
+
+    def _trim(self) -> None:
+        held = self._held
+        while len(held) > self._num_guaranteed:
+            held.popitem(last=False)
