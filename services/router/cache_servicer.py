@@ -8,7 +8,8 @@ from __future__ import annotations
 from stemcache.v1 import cache_pb2 as pb
 from stemcache.v1.cache_pb2_grpc import CacheServiceServicer
 
-from cache_store.errors import InvalidRequestError
+from cache_store.errors import InvalidRequestError, UnavailableError
+from cache_store.registry import RENEW_S
 from services.router import cache_validation as valid
 from services.router import messages
 from services.router.generations import Generations
@@ -43,6 +44,8 @@ class CacheServicer(CacheServiceServicer):
         self, tenant: Tenant, request: pb.WarmPrefixRequest, context: Context
     ) -> pb.WarmPrefixResponse:
         generation = valid.warm_generation(request)
+        if self.directory.is_stale:
+            raise UnavailableError("the control data is too old to store anything by; try again", RENEW_S)
         arrival = self._generations.arrival(context.time_remaining())
         try:
             async with self._generations.open(tenant, generation, arrival) as attached:

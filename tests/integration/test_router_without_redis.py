@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
@@ -17,12 +15,12 @@ from cache_store.clock import SystemClock
 from services.cluster.valkey import EmbeddedValkey
 from services.router.readiness import SERVICE
 from services.tenants.directory import CONTROL_AGE_BOUND_S
+from tests.support.outages import SkewedClock, end
 from tests.support.redis_servers import RedisServer
 from tests.support.router_host import (
     Cluster,
     Tenant,
     detail_of,
-    eventually,
     eventually_async,
     operator_store,
     router_settings,
@@ -34,15 +32,6 @@ from tests.support.router_host import (
 
 PROMPT = list(range(100, 180))
 Code = grpc.StatusCode
-
-
-class SkewedClock(SystemClock):
-    """The machine's clock, put ahead by a test instead of waiting."""
-
-    ahead_s = 0.0
-
-    def monotonic_s(self) -> float:
-        return super().monotonic_s() + self.ahead_s
 
 
 @pytest.fixture
@@ -61,11 +50,6 @@ def clock() -> SkewedClock:
 async def cluster(own_valkey: EmbeddedValkey, tmp_path: Path, clock: SkewedClock) -> AsyncIterator[Cluster]:
     async with running_cluster(own_valkey.urls, tmp_path / "r", ({}, {}), clock=clock) as made:
         yield made
-
-
-async def end(server: EmbeddedValkey) -> None:
-    os.kill(server.pid, signal.SIGKILL)
-    await eventually(lambda: not server.is_running())
 
 
 async def health_of(channel: grpc.aio.Channel, service: str) -> int:

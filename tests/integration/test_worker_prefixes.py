@@ -201,6 +201,16 @@ async def test_a_draining_worker_pins_nothing_new_and_lets_go(prefixes: Prefixes
     assert await prefixes.unpin(ACME)
 
 
+async def test_pins_give_way_to_a_request_that_could_not_run_otherwise(prefixes: Prefixes, host: WorkerHost) -> None:
+    await prefixes.client.execute(ACME, PROMPT)
+    assert await prefixes.pin(ACME) == 6
+    await prefixes.client.execute(ACME, range(1_000, 1_000 + 94 * 16), max_tokens=1)
+    assert len(await prefixes.pins(ACME)) == 1, "there was room beside it"
+    assert (await prefixes.client.execute(ACME, range(5_000, 5_000 + 97 * 16), max_tokens=1)).finished is not None
+    assert await prefixes.pins(ACME) == []
+    assert host.thread.load.pressure.yielded_pins == 1
+
+
 async def test_a_worker_that_starts_again_has_no_pins() -> None:
     stores = MemoryStores()
     for _ in range(2):
