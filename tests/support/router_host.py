@@ -180,8 +180,14 @@ async def running_cluster(
             channel=channel,
         )
         await until_served(cluster.acme, len(hosts))
+        await eventually_async(lambda: _sees(cluster, len(hosts)))
         yield cluster
         await cluster.nothing_left()
+
+
+async def _sees(cluster: Cluster, num_workers: int) -> bool:
+    status = await cluster.cluster_admin.GetStatus(admin_pb2.GetStatusRequest(), timeout=10.0, metadata=ADMIN_METADATA)
+    return len(status.workers) >= num_workers
 
 
 async def until_served(tenant: Tenant, num_workers: int) -> None:
