@@ -148,7 +148,7 @@ class BlockPool:
         account, now_s = self._ledger.of(domain.tenant), self._clock.monotonic_s()
         policy = account.policy
         if account.watch is not None:
-            account.watch.hit(self._ledger.sample.names(match.blocks))
+            account.watch.hit(self._ledger.sample.names(match.blocks), len(match.blocks))
         run: Use | None = None
         length = 0
         for block in match.pinned:
@@ -212,7 +212,7 @@ class BlockPool:
             self._events.add(self._tree.tag_of(stored[0]), BlockChange.STORED, stored)
             watch = self._ledger.of(domain.tenant).watch
             if watch is not None:
-                watch.miss(self._ledger.sample.names(stored))
+                watch.miss(self._ledger.sample.names(stored), len(stored))
         return standing
 
     def pin(self, blocks: Sequence[Block]) -> None:

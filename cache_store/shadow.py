@@ -15,8 +15,10 @@ from dataclasses import dataclass
 
 from cache_store.prefix_tree import Block
 
-NUM_SAMPLED = 1024
-"""Blocks of a full pool that are followed, and up to twice as many; all of a smaller pool."""
+SMALL_POOL = 2_048
+"""Blocks of a pool of which all are followed."""
+NUM_SAMPLED = 4_096
+"""Blocks of a large pool that are followed at least; a fourth of one between the two."""
 _MAX_DOUBLINGS = 6
 
 
@@ -41,8 +43,8 @@ class Sample:
     __slots__ = ("_below",)
 
     def __init__(self, num_blocks: int) -> None:
-        doublings = max(0, (num_blocks // NUM_SAMPLED).bit_length() - 1)
-        self._below = max(1, 256 >> doublings)
+        fraction = 1 if num_blocks < SMALL_POOL else max(4, 1 << max(0, (num_blocks // NUM_SAMPLED).bit_length() - 1))
+        self._below = max(1, 256 // fraction)
         """First byte of digests."""
 
     def part_of(self, num_blocks: int) -> int:
@@ -57,22 +59,27 @@ class Sample:
 
 @dataclass(slots=True)
 class _Tally:
-    """Followed blocks that were asked for since something was judged."""
+    """Blocks that were asked for since something was judged; followed ones, where nothing else is said."""
 
     num_asked: int = 0
     num_hit: int = 0
     """By the tenant."""
+    num_all_asked: int = 0
+    """Followed or not: a few blocks may have most of the hits."""
+    num_all_hit: int = 0
     num_lost: int = 0
     """By the shadow alone."""
     num_gained: int = 0
     """By the tenant alone."""
+    sum_of_squares: int = 0
+    """Of what single requests lost or gained: blocks of one request are hit or missed together."""
 
     @property
     def is_behind(self) -> bool:
         """Whether the shadow hits clearly more: by two standard deviations, and by one in a hundred."""
         num_behind = self.num_lost - self.num_gained
         num_shadow = self.num_hit + num_behind
-        return num_behind > 2 * math.sqrt(self.num_lost + self.num_gained) and 100 * num_behind > num_shadow
+        return num_behind > 2 * math.sqrt(self.sum_of_squares) and 100 * num_behind > num_shadow
 
 
 class Watch:
@@ -84,6 +91,7 @@ class Watch:
         "_guard_doublings",
         "_held",
         "_lending_doublings",
+        "_num_behind",
         "_num_guaranteed",
         "_rules",
         "is_useless",
@@ -96,6 +104,8 @@ class Watch:
         self._held: OrderedDict[bytes, None] = OrderedDict()
         self._for_lending = _Tally()
         self._for_guard = _Tally()
+        self._num_behind = 0
+        """Of the request that has not been judged yet."""
         self._lending_doublings = 0
         self._guard_doublings = 0
         self.is_useless = False
@@ -113,22 +123,27 @@ class Watch:
         self._lending_doublings = self._guard_doublings = 0
         self.is_useless = self.prefers_lru = False
 
-    def hit(self, names: Sequence[bytes]) -> None:
-        """The tenant asked for blocks and has them."""
+    def hit(self, names: Sequence[bytes], num_blocks: int) -> None:
+        """The tenant asked for so many blocks and has them; `names` are of those that are followed."""
         held = self._held
         num_gained = sum(1 for name in names if name not in held)
         for tally in (self._for_lending, self._for_guard):
             tally.num_asked += len(names)
             tally.num_hit += len(names)
+            tally.num_all_asked += num_blocks
+            tally.num_all_hit += num_blocks
             tally.num_gained += num_gained
+        self._num_behind -= num_gained
 
-    def miss(self, names: Sequence[bytes]) -> None:
-        """The tenant asked for blocks that had to be computed."""
+    def miss(self, names: Sequence[bytes], num_blocks: int) -> None:
+        """The tenant asked for so many blocks that had to be computed."""
         held = self._held
         num_lost = sum(1 for name in names if name in held)
         for tally in (self._for_lending, self._for_guard):
             tally.num_asked += len(names)
+            tally.num_all_asked += num_blocks
             tally.num_lost += num_lost
+        self._num_behind += num_lost
         self.use(names)
 
     def use(self, names: Sequence[bytes]) -> None:
@@ -140,7 +155,9 @@ class Watch:
         self._trim()
 
     def judge(self) -> None:
-        """Answers both questions again, where there is evidence enough."""
+        """A request is over: answers both questions again, where there is evidence enough."""
+        self._for_guard.sum_of_squares += self._num_behind**2
+        self._num_behind = 0
         self._judge_lending()
         self._judge_order()
 
@@ -152,7 +169,7 @@ class Watch:
         elif tally.num_asked < self._evidence(self._rules.turnovers, self._lending_doublings):
             return
         else:
-            density = tally.num_hit / tally.num_asked
+            density = tally.num_all_hit / tally.num_all_asked
             self.is_useless = density < self._rules.useless_density and tally.num_lost <= tally.num_gained
         self._for_lending = _Tally()
 

@@ -9,6 +9,7 @@ from cache_store.policies.choice import PolicyKind, policy_maker
 from cache_store.replay.isolation import Isolation, isolation
 from cache_store.replay.oracle import optimal_hit_tokens
 from cache_store.replay.simulation import ReplayOptions, TraceTenant, replay
+from cache_store.shadow import WatchRules
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,8 @@ class Question:
     policies: tuple[PolicyKind, ...]
     session_ends: float
     num_windows: int
+    useless_density: float
+    """Share of blocks hit below which a guarantee may be lent; 0: none is."""
     with_oracle: bool
     with_isolation: bool
 
@@ -67,7 +70,8 @@ def run(tenants: Sequence[TraceTenant], question: Question, num_unique: int) -> 
 def _run(
     tenants: Sequence[TraceTenant], question: Question, num_unique: int, num_blocks: int, kind: PolicyKind
 ) -> RunReport:
-    options = ReplayOptions(num_blocks, policy_maker(kind), question.session_ends, question.num_windows)
+    rules = WatchRules(useless_density=question.useless_density)
+    options = ReplayOptions(num_blocks, policy_maker(kind), question.session_ends, question.num_windows, rules)
     result = replay(tenants, options)
     ratios = {each.tenant: each for each in isolation(tenants, result, options)} if question.with_isolation else {}
     return RunReport(

@@ -22,6 +22,7 @@ from cache_store.ledger import PolicyMaker
 from cache_store.policy import Outcome
 from cache_store.quota import DEFAULT_QUOTA, QuotaTable, TenantQuota
 from cache_store.replay.trace import Trace, TraceRequest
+from cache_store.shadow import DEFAULT_RULES, WatchRules
 from cache_store.tiers import Granted, Short
 from cache_store.tokens import TOKEN_BYTES, PackedTokens
 
@@ -47,6 +48,8 @@ class ReplayOptions:
     """Share of the sessions whose last request says that it is the last."""
     num_windows: int = 10
     """Parts of the time in which hits are counted for themselves."""
+    watch_rules: WatchRules = DEFAULT_RULES
+    """When a guarantee that brings nothing is lent."""
 
 
 @dataclass(slots=True)
@@ -102,7 +105,7 @@ class ReplayResult:
 def replay(tenants: Sequence[TraceTenant], options: ReplayOptions, end_s: float | None = None) -> ReplayResult:
     """Runs all requests of all tenants. Windows divide the time up to `end_s`; None: up to the last request."""
     clock = ManualClock(0.0)
-    pool = BlockPool(_GEOMETRY, options.num_blocks, clock, policy=options.policy)
+    pool = BlockPool(_GEOMETRY, options.num_blocks, clock, policy=options.policy, watch_rules=options.watch_rules)
     pool.set_quotas(QuotaTable(1, {TenantId(tenant.name): tenant.quota for tenant in tenants}))
     end_s = _end_s(tenants) if end_s is None else end_s
     streams = [_Stream(tenant, pool, options, end_s) for tenant in tenants]

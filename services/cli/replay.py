@@ -42,6 +42,11 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="a tenant of prompts that never come again, at RATE times the first tenant's blocks per second",
     )
     parser.add_argument("--session-ends", default="0", help="part of the sessions that tell their end, 80%% or 0.8")
+    parser.add_argument(
+        "--useless-density",
+        default="1%",
+        help="part of its blocks that a tenant must hit, or its guarantee is lent where it brings nothing; 0: never",
+    )
     parser.add_argument("--windows", type=int, default=10, help="parts of the time for the isolation ratio")
     parser.add_argument("--block-tokens", type=int, default=512, help="tokens per block")
     parser.add_argument(
@@ -71,6 +76,7 @@ def execute(args: argparse.Namespace) -> int:
         policies=tuple(PolicyKind(each) for each in args.policy or [next(iter(PolicyKind))]),
         session_ends=parse_share("session-ends", args.session_ends),
         num_windows=args.windows,
+        useless_density=parse_share("useless-density", args.useless_density),
         with_oracle=args.oracle,
         with_isolation=len(tenants) > 1,
     )

@@ -59,7 +59,7 @@ def watch() -> Watch:
 def scan(watch: Watch, numbers: Iterator[int], num_blocks: int) -> None:
     """Asks for blocks that nobody has asked for."""
     for _ in range(num_blocks):
-        watch.miss(names(next(numbers)))
+        watch.miss(names(next(numbers)), 1)
         watch.judge()
 
 
@@ -70,9 +70,9 @@ def test_a_small_pool_is_followed_as_a_whole_and_a_large_one_in_part() -> None:
         block.digest = xxh3_128(number.to_bytes(4, "little"))
         blocks.append(block)
     assert len(Sample(1_500).names(blocks)) == len(blocks)
-    followed = len(Sample(20_000).names(blocks))
-    assert followed == pytest.approx(Sample(20_000).part_of(20_000), rel=0.1)
-    assert 1_000 < followed < 2_100
+    assert len(Sample(4_000).names(blocks)) == pytest.approx(5_000, rel=0.1)
+    assert len(Sample(70_000).names(blocks)) == pytest.approx(20_000 / 16, rel=0.1)
+    assert Sample(70_000).part_of(32_000) == 2_000
 
 
 def test_a_guarantee_is_useless_after_evidence_and_not_before(watch: Watch) -> None:
@@ -86,7 +86,15 @@ def test_one_hit_in_a_hundred_is_use(watch: Watch) -> None:
     numbers = iter(range(1_000))
     for _ in range(20):
         scan(watch, numbers, 20)
-        watch.hit(names(next(numbers)))
+        watch.hit(names(next(numbers)), 1)
+    assert not watch.is_useless
+
+
+def test_hits_of_blocks_that_are_not_followed_are_hits(watch: Watch) -> None:
+    numbers = iter(range(1_000))
+    for _ in range(100):
+        watch.hit([], 1)
+        scan(watch, numbers, 5)
     assert not watch.is_useless
 
 
@@ -94,7 +102,7 @@ def test_what_the_shadow_would_have_hit_brings_the_guarantee_back(watch: Watch) 
     numbers = iter(range(1_000))
     scan(watch, numbers, 40)
     assert watch.is_useless
-    watch.miss(names(39))
+    watch.miss(names(39), 1)
     watch.judge()
     assert not watch.is_useless
 
@@ -102,7 +110,7 @@ def test_what_the_shadow_would_have_hit_brings_the_guarantee_back(watch: Watch) 
 def test_after_a_wrong_judgement_it_takes_twice_the_evidence(watch: Watch) -> None:
     numbers = iter(range(1_000))
     scan(watch, numbers, 32)
-    watch.miss(names(31))
+    watch.miss(names(31), 1)
     watch.judge()
     scan(watch, numbers, 63)
     assert not watch.is_useless
@@ -112,7 +120,7 @@ def test_after_a_wrong_judgement_it_takes_twice_the_evidence(watch: Watch) -> No
 
 def test_what_is_older_than_the_guarantee_holds_is_no_reason_to_give_it_back(watch: Watch) -> None:
     scan(watch, iter(range(40)), 40)
-    watch.miss(names(0))
+    watch.miss(names(0), 1)
     watch.judge()
     assert watch.is_useless
 
@@ -190,5 +198,5 @@ def test_a_policy_that_does_worse_than_lru_is_not_followed() -> None:
     ):
         tenants = Tenants(policy, acme=share)
         hits[name] = sum(tenants.ask(ACME, 10_000 * (number // 50) + 100 * (number % 12)) for number in range(1_000))
-    assert hits["guarded"] > 0.9 * hits["lru"]
+    assert hits["guarded"] > 0.85 * hits["lru"]
     assert hits["unguarded"] < 0.5 * hits["lru"]
