@@ -26,12 +26,13 @@ from services.router.generation import CacheMode, GenerationSpec
 from services.router.messages import timestamp
 from services.router.planning import Plan, Planner
 from services.router.registry_view import RegistryView
+from services.router.routing import WorkerView
 from services.router.worker_client import WorkerStub
 from services.router.worker_questions import Answers, Ask, Questioner
 from services.tenants.model import Tenant
 
 MAX_ASKED = 16
-"""Workers that are asked about one prompt: those of which the index promises most, then others."""
+"""Workers that are asked about one prompt beside those of which the index promises the whole of it."""
 
 NOTHING_CACHED = "nothing of this prompt is cached in full blocks; warm it first"
 
@@ -78,8 +79,9 @@ class Prefixes:
     async def lookup(self, tenant: Tenant, spec: GenerationSpec, timeout_s: float | None) -> Lookup:
         """What a request would reuse now: nothing where the index or the control data is out of reach."""
         plan = await self._plan(tenant, spec)
-        named = [worker for worker in self._open_workers(plan) if plan.matched_tokens.get(worker.incarnation, 0)]
-        answers = await self._look_up(_best_first(named, plan.matched_tokens), plan, timeout_s)
+        usable = [view.record for view in self._open_workers(plan) if not view.suspected]
+        named = [worker for worker in usable if plan.matched_tokens.get(worker.incarnation, 0)]
+        answers = await self._look_up(_best_first(named, plan.matched_tokens)[:MAX_ASKED], plan, timeout_s)
         if not answers.given:
             _raise_errors(answers, NOT_KNOWN)
             return Lookup(count(plan.prompt), 0, 0)
@@ -141,22 +143,25 @@ class Prefixes:
             )
         return plan
 
-    def _open_workers(self, plan: Plan) -> list[WorkerRecord]:
+    def _open_workers(self, plan: Plan) -> list[WorkerView]:
         """Workers that requests of the plan could go to."""
-        workers = self._planner.workers_of(plan.model)
-        return [worker for worker in workers if worker.kv_format in plan.domains and not worker.draining]
+        views = (view for view in self._view.snapshot() if view.record.model == plan.model)
+        return [view for view in views if view.record.kv_format in plan.domains and not view.record.draining]
 
     async def _holders(self, plan: Plan, timeout_s: float | None) -> list[WorkerRecord]:
         """Workers with the longest match in full blocks.
 
-        The index may not have heard of blocks that were stored a moment ago: where it does not promise the whole
-        prompt, workers that it does not name are asked too.
+        The index may not have heard yet of what came or went: where nobody holds the whole prompt by it, or does not
+        in truth, workers that it does not name are asked too.
         """
-        workers = _best_first(self._open_workers(plan), plan.matched_tokens)
-        best = plan.matched_tokens.get(workers[0].incarnation, 0) if workers else 0
-        if workers and best >= count(plan.prompt) // workers[0].block_size * workers[0].block_size:
-            workers = [worker for worker in workers if plan.matched_tokens.get(worker.incarnation, 0) == best]
-        answers = await self._look_up(workers, plan, timeout_s)
+        workers = _best_first([view.record for view in self._open_workers(plan)], plan.matched_tokens)
+        whole = [worker for worker in workers if plan.matched_tokens.get(worker.incarnation, 0) >= _full(plan, worker)]
+        others = [worker for worker in workers if worker not in whole]
+        answers: Answers[int] = Answers((), ())
+        for asked in (whole, others if plan.degraded else others[:MAX_ASKED]):
+            answers += await self._look_up(asked, plan, timeout_s)
+            if any(matched >= min(_full(plan, worker), count(plan.prompt) - 1) for worker, matched in answers.given):
+                break
         found = [(worker, matched // worker.block_size) for worker, matched in answers.given if matched]
         if not found:
             _raise_errors(answers, NOT_KNOWN)
@@ -171,7 +176,7 @@ class Prefixes:
             )
             return (await stub.LookupPrefix(message, timeout=wait_s)).matched_tokens
 
-        return await self._ask(workers[:MAX_ASKED], plan, question, timeout_s)
+        return await self._ask(workers, plan, question, timeout_s)
 
     async def _ask(
         self, workers: Sequence[WorkerRecord], plan: Plan, question: Ask[_Answer], timeout_s: float | None
@@ -220,6 +225,11 @@ async def _list_question(stub: WorkerStub, token: bytes, wait_s: float) -> worke
 
 def _best_first(workers: Sequence[WorkerRecord], matched_tokens: Mapping[Incarnation, int]) -> list[WorkerRecord]:
     return sorted(workers, key=lambda worker: -matched_tokens.get(worker.incarnation, 0))
+
+
+def _full(plan: Plan, worker: WorkerRecord) -> int:
+    """Tokens of the prompt's full blocks; at least one block, so that nothing promised is never all of it."""
+    return max(1, count(plan.prompt) // worker.block_size) * worker.block_size
 
 
 def _on_worker(pin: PinRecord, worker: WorkerRecord, num_blocks: int) -> PinRecord:

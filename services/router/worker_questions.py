@@ -33,6 +33,10 @@ class Answers(Generic[Answer]):
     given: tuple[tuple[WorkerRecord, Answer], ...]
     errors: tuple[StemcacheError, ...]
 
+    def __add__(self, more: Answers[Answer]) -> Answers[Answer]:
+        """Both."""
+        return Answers(self.given + more.given, self.errors + more.errors)
+
     @property
     def num_asked(self) -> int:
         """Workers."""

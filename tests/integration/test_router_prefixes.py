@@ -316,6 +316,12 @@ async def test_without_a_live_key_nothing_is_told(cluster: Cluster) -> None:
         assert error.code() is grpc.StatusCode.UNAUTHENTICATED, name
 
 
+async def test_a_caller_without_a_key_is_refused_before_its_message(cluster: Cluster) -> None:
+    silent = cluster.channel.stream_unary(f"/{CACHE_SERVICE}/ListPins")
+    error = await refusal(silent(metadata=(("authorization", "Bearer sc-x"),), timeout=10.0))
+    assert error.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
 async def test_the_service_is_ready_with_the_other_one(cluster: Cluster) -> None:
     health = health_pb2_grpc.HealthStub(cluster.channel)
 

@@ -162,4 +162,28 @@ MUTANTS = (
         "tests/integration/test_control_quotas.py::"
         "test_of_two_routers_that_promise_the_same_room_at_once_one_is_refused",
     ),
+    Mutant(
+        "pins-of-all",
+        "a pin is found by its id alone, whoever has it",
+        "worker/pins.py",
+        "pin = self._pins.get(domain.tenant, {}).get(pin_id)",
+        "pin = next((pins[pin_id] for pins in self._pins.values() if pin_id in pins), None)",
+        "tests/unit/worker/test_pins.py::test_another_tenants_pin_is_absent",
+    ),
+    Mutant(
+        "open-cache-service",
+        "the cache service is open to callers without a key until their message is read",
+        "services/router/auth.py",
+        "for service in TENANT_SERVICES",
+        "for service in TENANT_SERVICES[:1]",
+        "tests/integration/test_router_prefixes.py::test_a_caller_without_a_key_is_refused_before_its_message",
+    ),
+    Mutant(
+        "half-a-list",
+        "a list of pins leaves out workers that did not answer",
+        "services/router/prefixes.py",
+        '_raise_errors(answers, "its pins are not known")',
+        "pass",
+        "tests/unit/services/router/test_prefixes.py::test_an_answer_that_lacks_a_worker_is_no_answer",
+    ),
 )
