@@ -108,6 +108,12 @@ class Cluster:
         request = admin_pb2.GetRequestRecordRequest(tenant=tenant.name, request_id=request_id)
         return await self.cluster_admin.GetRequestRecord(request, timeout=10.0, metadata=ADMIN_METADATA)
 
+    async def quotas_are_in_force(self) -> None:
+        """Waits until all workers have the quotas that the router knows now."""
+        status = await self.cluster_admin.GetStatus(admin_pb2.GetStatusRequest(), timeout=10.0, metadata=ADMIN_METADATA)
+        known = status.control_generation
+        await eventually(lambda: all(host.record().quota_generation >= known for host in self.workers))
+
     async def nothing_left(self) -> None:
         """Waits until no request runs anywhere; then nothing may be held."""
         await eventually(lambda: self.router.table.num_running == 0)
