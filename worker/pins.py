@@ -209,10 +209,11 @@ class PinTable:
             raise LimitExceededError(
                 "pins", f"your tenant has {len(pins)} pins on a worker, which is its limit; unpin some", retry_after_s
             )
+        advice = "unpin others" if can_wait else f"a prompt of up to {limit * self._block_size} tokens can be pinned"
         raise LimitExceededError(
             "pinned blocks",
             f"your tenant has pinned {self.num_pinned(domain.tenant)} blocks on a worker and may pin {limit}; this "
-            f"prompt has {len(blocks)} cached ones; {'unpin others' if can_wait else 'pin a shorter prompt'}",
+            f"prompt has {len(blocks)} cached ones; {advice}",
             retry_after_s,
         )
 

@@ -19,6 +19,9 @@ from stemcache.v1 import cache_pb2 as pb
 from stemcache.v1 import inference_pb2
 
 from cache_store.domain import derive_domain
+from services.cli.exit_codes import ExitCode
+from services.cli.main import main
+from services.client import AsyncStemcacheClient, Tokens
 from services.cluster.valkey import EmbeddedValkey
 from services.router.readiness import CACHE_SERVICE
 from services.tenants.master_key import cluster_key
@@ -314,6 +317,31 @@ async def test_without_a_live_key_nothing_is_told(cluster: Cluster) -> None:
     }.items():
         error = await refusal(call(stranger, name, message))
         assert error.code() is grpc.StatusCode.UNAUTHENTICATED, name
+
+
+async def test_the_python_client_steers_the_cache(cluster: Cluster) -> None:
+    prompt = Tokens(tuple(PROMPT))
+    async with AsyncStemcacheClient(cluster.router.address, cluster.acme.key) as client:
+        assert (await client.cache.warm(prompt)).computed_tokens == 100
+        made = await client.cache.pin(prompt, 60, name="n")
+        assert await client.cache.pins() == (made,)
+        await until_matched(cluster.acme, 96)
+        assert (await client.cache.lookup(prompt)).matched_blocks == 6
+        assert await client.cache.unpin(made.pin_id)
+
+
+async def test_the_command_line_steers_the_cache(cluster: Cluster, capsys: pytest.CaptureFixture[str]) -> None:
+    def run(action: str, *arguments: str) -> str:
+        flags = ["--address", cluster.router.address, "--key", cluster.acme.key]
+        assert main(["cache", action, *flags, *arguments]) == ExitCode.OK
+        return capsys.readouterr().out
+
+    text = ["--system", "be brief " * 8, "hi"]
+    assert "computed" in await asyncio.to_thread(run, "warm", *text)
+    pin_id = (await asyncio.to_thread(run, "pin", "--ttl", "10m", "--name", "n", *text)).split()[-1]
+    assert pin_id in await asyncio.to_thread(run, "pins")
+    assert "ended" in await asyncio.to_thread(run, "unpin", pin_id)
+    assert pin_id not in await asyncio.to_thread(run, "pins")
 
 
 async def test_a_caller_without_a_key_is_refused_before_its_message(cluster: Cluster) -> None:

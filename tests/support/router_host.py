@@ -70,6 +70,7 @@ class Tenant:
 
     def __init__(self, name: str, key: str, channel: grpc.aio.Channel) -> None:
         self.name = name
+        self.key = key
         self.metadata = (("authorization", f"Bearer {key}"),)
         self.stub: Any = inference_pb2_grpc.InferenceServiceStub(channel)
         self.cache: Any = cache_pb2_grpc.CacheServiceStub(channel)

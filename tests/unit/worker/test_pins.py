@@ -189,7 +189,7 @@ def test_beyond_the_limit_a_tenant_is_told_its_own_numbers_and_when_to_come_agai
 
 def test_a_prompt_beyond_the_whole_limit_is_told_that_waiting_does_not_help(pinned: Pinned) -> None:
     pinned.request(range(44))
-    with pytest.raises(LimitExceededError, match="pin a shorter prompt") as error:
+    with pytest.raises(LimitExceededError, match="up to 40 tokens can be pinned") as error:
         pinned.pin(range(44))
     assert error.value.retry_after_s == HOPELESS_RETRY_S
     assert pinned.pin(range(40)) == 10
