@@ -12,7 +12,7 @@ from contextlib import aclosing
 from cache_store.clock import Clock
 from cache_store.errors import DeadlineError, UnavailableError, WorkerLostError
 from cache_store.index import Incarnation
-from cache_store.registry import RENEW_S
+from cache_store.registry import RENEW_S, WorkerRecord
 from cache_store.tokens import count
 from services.router.attempt import Attempt, Job
 from services.router.generation import GenerationEvent
@@ -69,13 +69,19 @@ class Dispatcher:
                 attempt.require_unanswered()
             except UnavailableError as error:
                 attempt.require_unanswered()
-                if choice.rule is RouteRule.AFFINITY:
+                if choice.rule is RouteRule.AFFINITY and not await self._is_leaving(choice.worker):
                     raise  # others may have filled it; to go elsewhere would let them decide what hits
                 retry_after_s = max(retry_after_s, error.retry_after_s)
             else:
                 return
             tried |= {choice.worker.incarnation}
         raise UnavailableError("the workers that were asked could not take the request", retry_after_s)
+
+    async def _is_leaving(self, worker: WorkerRecord) -> bool:
+        """Whether a worker that refused takes nothing any more, rather than nothing now. It has said so already."""
+        await self._view.poll()
+        known = {record.incarnation: record for record in self._view.records()}.get(worker.incarnation)
+        return known is None or known.draining
 
     def _choose(self, job: Job, tried: frozenset[Incarnation]) -> RouteChoice | None:
         """None where nobody is left to try again on."""

@@ -109,3 +109,14 @@ async def test_a_worker_that_is_lost_is_followed_by_the_next_and_gives_nothing_e
     moved = {session for session in SESSIONS if before[session] != after[session]}
     assert moved == {session for session in SESSIONS if before[session] == "worker-2"}
     assert moved
+
+
+async def test_a_worker_that_drains_is_followed_by_the_next_without_an_error(cluster: Cluster) -> None:
+    before = {session: (await turn(cluster, session, 160))[0] for session in SESSIONS}
+    drain = asyncio.create_task(cluster.workers[0].drain(5))
+    turns = await asyncio.gather(*(turn(cluster, session, 160) for session in SESSIONS))
+    after = {session: worker_id for session, (worker_id, _) in zip(SESSIONS, turns, strict=True)}
+    await drain
+    moved = {session for session in SESSIONS if before[session] != after[session]}
+    assert moved == {session for session in SESSIONS if before[session] == "worker-0"}
+    assert moved
