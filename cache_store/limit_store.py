@@ -29,6 +29,8 @@ class PlaceAsk:
     """Places that a router needs for a tenant, in all: what it had before is replaced."""
 
     tenant: TenantId
+    number: int
+    """Of this router's asks for the tenant; one that arrives after a later one changes nothing."""
     limit: int
     held: int
     """In use: they cannot be taken from it."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cache_store.clock import Clock
@@ -23,6 +23,7 @@ from cache_store.token_bucket import TokenBucket
 
 @dataclass(frozen=True, slots=True)
 class _Lease:
+    number: int
     granted: int
     held: int
     needed: int
@@ -58,19 +59,25 @@ class MemoryLimitStore:
     def _lease(self, router: RouterId, ask: PlaceAsk, now_s: float) -> PlaceGrant:
         known = self._places.get(ask.tenant, {})
         others = {name: lease for name, lease in known.items() if name != router and lease.ends_s > now_s}
+        before = known.get(router)
+        if before is not None and before.ends_s > now_s and before.number >= ask.number:
+            return _grant(before.granted, others)
         free = max(0, ask.limit - sum(lease.granted for lease in others.values()))
         granted = max(ask.held, min(ask.wanted, free))
-        self._places[ask.tenant] = others
+        leases = self._places[ask.tenant] = dict(others)
         if granted or ask.needed:
-            others_and_own = {**others, router: _Lease(granted, ask.held, ask.needed, now_s + self._lease_s)}
-            self._places[ask.tenant] = others_and_own
-        return PlaceGrant(
-            granted,
-            others_idle=sum(lease.granted - lease.held for lease in others.values()),
-            others_want=any(lease.needed > lease.granted for lease in others.values()),
-        )
+            leases[router] = _Lease(ask.number, granted, ask.held, ask.needed, now_s + self._lease_s)
+        return _grant(granted, others)
 
     def _take(self, ask: TokenAsk, now_s: float) -> TokenGrant:
         bucket = self._buckets.setdefault(ask.tenant, TokenBucket(now_s))
         taken = bucket.take(ask.tokens_per_s, ask.spent, ask.costs, ask.spare, now_s)
         return TokenGrant(taken.num_admitted, taken.spare, bucket.level(ask.tokens_per_s, now_s))
+
+
+def _grant(granted: int, others: Mapping[RouterId, _Lease]) -> PlaceGrant:
+    return PlaceGrant(
+        granted,
+        others_idle=sum(lease.granted - lease.held for lease in others.values()),
+        others_want=any(lease.needed > lease.granted for lease in others.values()),
+    )

@@ -54,7 +54,7 @@ class RedisLimitStore:
         )
 
     def _place_call(self, router: RouterId, ask: PlaceAsk) -> ScriptCall:
-        arguments = (router, ask.limit, ask.held, ask.needed, ask.wanted, self._lease_ms)
+        arguments = (router, ask.number, ask.limit, ask.held, ask.needed, ask.wanted, self._lease_ms)
         return ScriptCall(self._lease, (places_key(ask.tenant),), arguments)
 
     def _token_call(self, ask: TokenAsk) -> ScriptCall:

@@ -20,7 +20,7 @@ IDLE_S = 0.5
 class PlaceSlice:
     """State of one tenant at one router."""
 
-    __slots__ = ("_others_want", "granted", "in_use", "lacks", "used_s")
+    __slots__ = ("_num_asks", "_others_want", "granted", "in_use", "lacks", "used_s")
 
     def __init__(self) -> None:
         self.in_use = 0
@@ -31,6 +31,7 @@ class PlaceSlice:
         self.lacks = False
         """Whether the store had fewer than it needed."""
         self._others_want = False
+        self._num_asks = 0
 
     @property
     def is_due(self) -> bool:
@@ -64,7 +65,8 @@ class PlaceSlice:
         else:
             wanted = needed + self._num_kept(limit, num_routers, now_s)
         self.granted = min(self.granted, wanted)
-        return PlaceAsk(tenant, limit, self.in_use, needed, wanted)
+        self._num_asks += 1
+        return PlaceAsk(tenant, self._num_asks, limit, self.in_use, needed, wanted)
 
     def may_hand_on(self, limit: int, num_routers: int) -> bool:
         """Whether a place that got free here goes to the next request that waits here: always within this router's part

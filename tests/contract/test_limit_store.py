@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ from tests.support.redis_servers import server_named
 A, B, C = (RouterId(name) for name in "abc")
 ACME, GLOBEX = TenantId("acme"), TenantId("globex")
 LEASE_S = 1.0
+NUMBERS = itertools.count(1)
 RATE = 10
 """Tokens per second of tests in which the passing of a little time must not matter much."""
 BURST = RATE * BURST_S
@@ -35,7 +37,7 @@ class Bench:
     async def places(
         self, router: RouterId, wanted: int, *, held: int = 0, limit: int = 8, spare: int = 0
     ) -> PlaceGrant:
-        ask = PlaceAsk(ACME, limit, held, wanted - spare, wanted)
+        ask = PlaceAsk(ACME, next(NUMBERS), limit, held, wanted - spare, wanted)
         return (await self.store.exchange(router, [ask], [])).places[0]
 
     async def tokens(
@@ -109,9 +111,18 @@ async def test_who_lacks_only_what_is_to_spare_asks_nobody_to_give_back(bench: B
     assert (await bench.places(A, 7, held=2)).others_want
 
 
+async def test_an_ask_that_was_overtaken_by_a_later_one_changes_nothing(bench: Bench) -> None:
+    early, late = PlaceAsk(ACME, 1, 8, 0, 1, 1), PlaceAsk(ACME, 2, 8, 5, 5, 5)
+    await bench.store.exchange(A, [late], [])
+    assert (await bench.store.exchange(A, [early], [])).places[0].granted == 5
+    assert (await bench.places(B, 8)).granted == 3
+    again = PlaceAsk(ACME, 3, 8, 0, 1, 1)
+    assert (await bench.store.exchange(A, [again], [])).places[0].granted == 1
+
+
 async def test_tenants_have_places_of_their_own(bench: Bench) -> None:
     await bench.places(A, 8, held=8)
-    asks = [PlaceAsk(ACME, 8, 0, 1, 1), PlaceAsk(GLOBEX, 8, 0, 8, 8)]
+    asks = [PlaceAsk(ACME, 1, 8, 0, 1, 1), PlaceAsk(GLOBEX, 1, 8, 0, 8, 8)]
     exchange = await bench.store.exchange(B, asks, [])
     assert [grant.granted for grant in exchange.places] == [0, 8]
     assert exchange.places[1] == PlaceGrant(8, others_idle=0, others_want=False)

@@ -163,7 +163,7 @@ async def test_a_cancelled_exchange_leaves_no_stale_reply(redis_server: RedisSer
 
         async def ask(number: int, turns: int) -> None:
             router = RouterId(f"router-{number}")
-            call = asyncio.create_task(store.exchange(router, [PlaceAsk(acme, 1_000, number, number, number)], []))
+            call = asyncio.create_task(store.exchange(router, [PlaceAsk(acme, 1, 1_000, number, number, number)], []))
             for _ in range(turns):
                 await asyncio.sleep(0)
             call.cancel()
@@ -174,7 +174,7 @@ async def test_a_cancelled_exchange_leaves_no_stale_reply(redis_server: RedisSer
             assert answer.places[0].granted == number
 
         await asyncio.gather(*(ask(number, number % 30) for number in range(1, 40)))
-        answer = await store.exchange(RouterId("last"), [PlaceAsk(acme, 1_000, 7, 7, 7)], [])
+        answer = await store.exchange(RouterId("last"), [PlaceAsk(acme, 1, 1_000, 7, 7, 7)], [])
         assert answer.places[0].granted == 7
         session.check_invariants()
 

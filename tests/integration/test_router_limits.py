@@ -13,6 +13,7 @@ import grpc
 import pytest
 from google.rpc.error_details_pb2 import QuotaFailure, RetryInfo
 from stemcache.admin.v1 import admin_pb2
+from stemcache.v1 import cache_pb2, cache_pb2_grpc
 from stemcache.v1 import inference_pb2 as pb
 
 from cache_store.clock import SystemClock
@@ -154,6 +155,18 @@ async def test_a_retry_that_attaches_is_counted_once(three: Three) -> None:
     await stream.read()
     assert (await three.acme[0].generate(request)).request_id == "r"
     assert (await three.acme[0].generate(request)).request_id == "r"
+    stream.cancel()
+
+
+async def test_warming_a_prefix_counts_too(three: Three) -> None:
+    await three.limit("acme", requests_in_flight=1)
+    warm = cache_pb2.WarmPrefixRequest(prompt=tokens_request(PROMPT).prompt)
+    stub = cache_pb2_grpc.CacheServiceStub(three.cluster.channel)
+    stream = three.acme[0].stream(tokens_request(PROMPT, **LONG))
+    await stream.read()
+    error = await refusal(stub.WarmPrefix(warm, timeout=10.0, metadata=three.acme[0].metadata))
+    require_refused(error, "requests in flight")
+    await stub.WarmPrefix(warm, timeout=10.0, metadata=three.globex[0].metadata)
     stream.cancel()
 
 

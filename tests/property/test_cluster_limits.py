@@ -44,6 +44,45 @@ async def test_the_limit_is_never_exceeded_and_reached(limit: int, seed: int) ->
     assert taken >= 0.9 * limit
 
 
+CHAOS_SEEDS = [*range(4), *(pytest.param(seed, marks=pytest.mark.nightly) for seed in range(4, 200))]
+
+
+@pytest.mark.parametrize("seed", CHAOS_SEEDS)
+async def test_neither_deaths_nor_short_outages_nor_late_asks_let_the_limit_be_exceeded(seed: int) -> None:
+    bench, rng = LimitsBench(), random.Random(seed)
+    acme = limited("acme", requests_in_flight=rng.choice([1, 3, 8, 30]))
+    limit = acme.limits.requests_in_flight
+    assert limit is not None
+    running: list[list[asyncio.Task[bool]]] = [[], [], []]
+    outage_ends_s = 0.0
+    for _ in range(1_200):
+        chance = rng.random()
+        at = rng.randrange(3)
+        if chance < 0.3:
+            running[at].append(bench.start(at, acme, rng.choice([0.05, 0.3, 2.0])))
+        elif chance < 0.32 and running[at]:
+            rng.choice(running[at]).cancel()
+        elif chance < 0.325:
+            await cancel_all(running[at])
+            running[at] = []
+            bench.replace_router(at)
+        elif chance < 0.33 and bench.now_s > outage_ends_s + 2.0:
+            bench.store.reachable, bench.store.late = False, rng.random() < 0.5
+            outage_ends_s = bench.now_s + rng.uniform(0.05, 0.8 * PATIENCE_S)
+        if not bench.store.reachable and bench.now_s >= outage_ends_s:
+            bench.store.reachable = True
+            await bench.pass_time(rng.choice([0.0, 0.1]))
+            await bench.store.unstick()
+        await bench.pass_time(0.01)
+        assert bench.in_flight["acme"] <= limit
+    await cancel_all([task for tasks in running for task in tasks])
+    bench.store.reachable = True
+    await bench.pass_time(PLACES_LEASE_S + 1.0)
+    tasks = await held(bench, 0, acme, limit)
+    assert bench.in_flight["acme"] == limit
+    await cancel_all(tasks)
+
+
 async def test_routers_that_come_and_go_in_number_share_one_limit() -> None:
     bench = LimitsBench(num_routers=20)
     acme = limited("acme", requests_in_flight=10)

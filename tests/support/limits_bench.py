@@ -32,18 +32,32 @@ def limited(name: str, requests_in_flight: int | None = None, tokens_per_s: int 
 
 
 class SwitchedStore:
-    """LimitStore that can be out of reach, and counts how often it is asked."""
+    """LimitStore that can be out of reach, and counts how often it is asked.
+
+    What is asked while it is out of reach is lost, or done when `late` is on: its answer reaches nobody, and it is done
+    after whatever is asked later.
+    """
 
     def __init__(self, clock: ManualClock) -> None:
         self.inner = MemoryLimitStore(clock)
         self.reachable = True
+        self.late = False
         self.num_exchanges = 0
+        self._stuck: list[tuple[RouterId, Sequence[PlaceAsk], Sequence[TokenAsk]]] = []
 
     async def exchange(self, router: RouterId, places: Sequence[PlaceAsk], tokens: Sequence[TokenAsk]) -> Exchange:
         self.num_exchanges += 1
         if not self.reachable:
+            if self.late:
+                self._stuck.append((router, places, tokens))
             raise LimitStoreUnavailableError("switched off by the test")
         return await self.inner.exchange(router, places, tokens)
+
+    async def unstick(self) -> None:
+        """Does what was stuck."""
+        stuck, self._stuck = self._stuck, []
+        for router, places, tokens in stuck:
+            await self.inner.exchange(router, places, tokens)
 
 
 @dataclass
@@ -92,6 +106,10 @@ class LimitsBench:
                 if at not in self.dead and router.due_s <= self.now_s:
                     await router.exchange()
                     router.check_invariants()
+
+    def replace_router(self, at: int) -> None:
+        """A router that died, without a word, and was started again."""
+        self.routers[at] = ClusterLimits(self.store, RouterId(f"router-{next(self._numbers)}-{at}"), self.clock)
 
     async def sleep(self, seconds: float) -> None:
         """By the bench's clock."""

@@ -40,7 +40,7 @@ def test_a_bound_below_the_grant_holds() -> None:
 
 
 def test_it_asks_for_those_that_wait_and_some_to_spare() -> None:
-    assert asked(busy(in_use=3, granted=3), num_waiting=2) == PlaceAsk(ACME, LIMIT, held=3, needed=5, wanted=5 + 2)
+    assert asked(busy(in_use=3, granted=3), num_waiting=2) == PlaceAsk(ACME, 1, LIMIT, held=3, needed=5, wanted=5 + 2)
 
 
 def test_after_a_moment_without_requests_nothing_is_kept() -> None:
