@@ -81,7 +81,7 @@ class ClusterLimits:
         self._outage = Outage("limits")
         self._birth: str | None = None
         self._num_routers = 1
-        self._answered_s = self._settled_s = self._due_s = clock.monotonic_s()
+        self._failing_s = self._settled_s = self._due_s = clock.monotonic_s()
         self._wake = asyncio.Event()
 
     @property
@@ -177,7 +177,7 @@ class ClusterLimits:
 
     @property
     def _is_away(self) -> bool:
-        return self._outage.is_away and self._clock.monotonic_s() - self._answered_s >= PATIENCE_S
+        return self._outage.is_away and self._clock.monotonic_s() - self._failing_s >= PATIENCE_S
 
     @property
     def _is_settling(self) -> bool:
@@ -262,6 +262,8 @@ class ClusterLimits:
         return due[:MAX_TENANTS_PER_EXCHANGE]
 
     def _failed(self, reason: str, asks: Sequence[TokenAsk]) -> None:
+        if not self._outage.is_away:
+            self._failing_s = self._clock.monotonic_s()
         self._outage.failed(reason)
         for ask in asks:
             self._shares[ask.tenant].tokens.was_not_answered(ask)
@@ -272,7 +274,7 @@ class ClusterLimits:
 
     def _answered(self, answer: Exchange, places: Sequence[PlaceAsk], tokens: Sequence[TokenAsk]) -> None:
         self._outage.succeeded()
-        self._answered_s = now_s = self._clock.monotonic_s()
+        now_s = self._clock.monotonic_s()
         self._see(answer.store, now_s)
         for place_ask, place_grant in zip(places, answer.places, strict=True):
             share = self._shares[place_ask.tenant]
