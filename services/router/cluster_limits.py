@@ -22,6 +22,7 @@ from cache_store.clock import Clock
 from cache_store.domain import TenantId
 from cache_store.errors import LimitExceededError, UnavailableError
 from cache_store.limit_store import (
+    PLACES_LEASE_S,
     Exchange,
     LimitStore,
     LimitStoreUnavailableError,
@@ -81,7 +82,7 @@ class ClusterLimits:
         self._outage = Outage("limits")
         self._birth: str | None = None
         self._num_routers = 1
-        self._failing_s = self._settled_s = self._due_s = clock.monotonic_s()
+        self._failing_s = self._settled_s = self._due_s = self._leased_s = clock.monotonic_s()
         self._wake = asyncio.Event()
 
     @property
@@ -197,7 +198,7 @@ class ClusterLimits:
     async def _take_place(self, share: TenantShare, limit: int) -> None:
         share.places.used_s = now_s = self._clock.monotonic_s()
         most = self._most(limit)
-        if not share.place_waiters and share.places.take(most):
+        if not share.place_waiters and now_s < self._leased_s and share.places.take(most):
             return
         if self._is_away:
             retry_s = ADMITTED_S if share.places.take_unleased(most) else PLACE_RETRY_S
@@ -275,6 +276,7 @@ class ClusterLimits:
     def _answered(self, answer: Exchange, places: Sequence[PlaceAsk], tokens: Sequence[TokenAsk]) -> None:
         self._outage.succeeded()
         now_s = self._clock.monotonic_s()
+        self._leased_s = now_s + PLACES_LEASE_S - PATIENCE_S
         self._see(answer.store, now_s)
         for place_ask, place_grant in zip(places, answer.places, strict=True):
             share = self._shares[place_ask.tenant]

@@ -163,6 +163,24 @@ async def test_a_slow_renewal_costs_nothing() -> None:
     await cancel_all(mine + theirs)
 
 
+async def test_a_router_that_stood_still_uses_no_place_of_a_lease_that_has_run_out() -> None:
+    bench = LimitsBench()
+    acme = limited("acme", requests_in_flight=64)
+    await _done(bench, 0, acme)
+    bench.dead.add(0)
+    await bench.pass_time(PLACES_LEASE_S)
+    theirs = await held(bench, 1, acme, 64)
+    assert bench.in_flight["acme"] == 64
+    late = bench.start(0, acme, 1e6)
+    for _ in range(5):
+        await asyncio.sleep(0)
+    assert bench.in_flight["acme"] == 64
+    bench.dead.clear()
+    await bench.pass_time(1.0)
+    assert bench.in_flight["acme"] == 64
+    await cancel_all([late, *theirs])
+
+
 async def test_a_store_that_hiccups_is_waited_for() -> None:
     bench = LimitsBench()
     acme = limited("acme", requests_in_flight=3)
