@@ -110,6 +110,20 @@ def test_status_shows_both_workers(up: RunningUp) -> None:
     assert status["degraded"] is False
 
 
+def test_a_quota_reaches_both_workers_and_the_metrics(up: RunningUp) -> None:
+    assert up.run("tenants", "create", "initech", "--min", "12.5%").returncode == 0
+    assert up.run("tenants", "quota", "initech", "--min", "25%").returncode == 0
+
+    def is_told() -> bool:
+        status = json.loads(up.run("status", "--json").stdout)
+        workers = status["workers"]
+        uses = [use for worker in workers for use in worker["tenants"] if use["tenant"] == "initech"]
+        return [use["guaranteed_blocks"] * 4 for use in uses] == [worker["total_blocks"] for worker in workers]
+
+    wait_until(is_told)
+    assert 'stemcache_tenant_guaranteed_blocks{tenant="initech",worker="worker-0"}' in up.run("metrics").stdout
+
+
 def test_a_revoked_key_is_refused(up: RunningUp) -> None:
     up.run("tenants", "create", "brief")
     made = json.loads(up.run("tenants", "keys", "create", "brief", "--json").stdout)
