@@ -1,0 +1,185 @@
+"""Keeps what promises most hits per second of keeping it, by classes of use, learnt online for each tenant.
+
+A request's blocks fall into parts: those that an earlier request had, the rest of its prompt, and its answer (at least
+the last block). The class of a part is which of these it is, why the answer ended, which turn of its session it was,
+how much was new in the prompt, how long the answer was, and how long the session had paused before. What becomes of
+the parts is seen in the demand of later requests (`cache_store/policies/demand_memory.py`), so nothing that is learnt
+depends on what was evicted or on other tenants. Worths: `cache_store/policies/reuse_statistics.py`.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Sequence
+
+from cache_store.policies.demand_memory import DemandMemory, Found, Region, Remembered, Watched
+from cache_store.policies.reuse_statistics import EDGES_S, MAX_AGE_S, NUM_BUCKETS, ReuseStatistics
+from cache_store.policy import WORTHLESS, ClassId, Outcome, Part, Use, UsedBlock
+
+TURNS = (2, 3, 4, 6)
+FIRST_TOKENS = (2_000, 16_000)
+NEW_TOKENS = (1_500, 4_000)
+OUTPUT_TOKENS = (60, 250)
+PAUSES_S = (60.0, 200.0)
+"""Where levels of the features begin."""
+COMMON_SIBLINGS = 2
+"""A place from which as many requests went on before is no session's own: what goes on from there is a first turn."""
+MAX_STOPS = 8
+"""Reasons to stop that are told apart; a tenant's stop tokens are its own choice, so there may be any number."""
+REFRESH_REQUESTS = 32
+MAX_REFRESH_REQUESTS = 512
+"""Requests between two refreshes of the worths: few while there is little data."""
+
+_ENDED = ClassId(-1)
+"""What its session has no use for any more."""
+
+
+class ClassAware:
+    """Statistics of one tenant in one pool."""
+
+    def __init__(self) -> None:
+        self._statistics = ReuseStatistics()
+        self._memory = DemandMemory()
+        self._watched: list[deque[Watched]] = [deque() for _ in range(NUM_BUCKETS)]
+        self._classes: dict[tuple[object, ...], int] = {(): 0}
+        self._stops: dict[str, int] = {}
+        self._num_requests = 0
+        self._refresh_at = 1
+
+    def unknown_use(self, now_s: float) -> Use:
+        """See `EvictionPolicy.unknown_use`."""
+        return Use(now_s, ClassId(0))
+
+    def uses(
+        self,
+        outcome: Outcome,
+        previous: Use | None,  # noqa: ARG002 - the memory knows more
+        blocks: Sequence[UsedBlock],
+        num_prompt_blocks: int,
+        now_s: float,
+    ) -> Sequence[Part]:
+        """See `EvictionPolicy.uses`."""
+        self._pass(now_s)
+        found = self._memory.find(blocks)
+        if found is not None:
+            self._note_reuse(found, now_s)
+        self._refresh()
+        request = _remember(outcome, found, now_s)
+        features = self._features(outcome, found, now_s)
+        num_earlier = 0 if found is None else found.num_blocks
+        ends = (num_earlier, max(num_earlier, min(num_prompt_blocks, len(blocks) - 1)), len(blocks))
+        uses: list[Part] = []
+        start = 0
+        for region, end in zip(Region, ends, strict=True):
+            if end > start:
+                number = self._class_of((features[0], region, *features[1:]))
+                request.parts[region] = self._watch(blocks[end - 1].digest, number, now_s)
+                uses.append(Part(_use(outcome, ClassId(number), request.turn, now_s), end))
+                start = end
+        self._memory.add(request)
+        return self._without_ended(outcome, request, uses, now_s) if outcome.session_end else uses
+
+    def reused(self, use: Use, num_blocks: int, now_s: float) -> None:
+        """See `EvictionPolicy.reused`. The memory sees it when the request ends."""
+
+    def evicted(self, use: Use, num_blocks: int, now_s: float) -> None:
+        """See `EvictionPolicy.evicted`. Demand does not end with it."""
+
+    def value(self, class_id: ClassId, age_s: float) -> float:
+        """See `EvictionPolicy.value`."""
+        return self._statistics.worth(class_id, age_s) if class_id >= 0 else WORTHLESS
+
+    def _features(self, outcome: Outcome, found: Found | None, now_s: float) -> tuple[int, ...]:
+        """Stop reason, turn, new tokens, answer, pause: what tells most about all classes below it comes first."""
+        stop = self._stops.get(outcome.stop)
+        if stop is None:
+            stop = self._stops[outcome.stop] = len(self._stops) if len(self._stops) < MAX_STOPS else MAX_STOPS
+        before = _turn_before(found)
+        answer = bisect_right(OUTPUT_TOKENS, outcome.output_tokens)
+        if found is None or before == 0:
+            return stop, 0, bisect_right(FIRST_TOKENS, outcome.prompt_tokens), answer, -1
+        num_new = outcome.prompt_tokens - found.request.prompt_tokens
+        return (
+            stop,
+            bisect_right(TURNS, before + 1),
+            bisect_right(NEW_TOKENS, num_new) if num_new >= 0 else len(NEW_TOKENS),
+            answer,
+            bisect_right(PAUSES_S, now_s - found.request.time_s),
+        )
+
+    def _class_of(self, features: tuple[int, ...]) -> int:
+        """Number of a class; those above it have the leading features."""
+        number = self._classes.get(features)
+        if number is None:
+            number = self._statistics.add_class(self._class_of(features[:-1]))
+            self._classes[features] = number
+        return number
+
+    def _watch(self, digest: bytes, number: int, now_s: float) -> Watched:
+        watched = Watched(digest, number, now_s)
+        self._watched[0].append(watched)
+        return watched
+
+    def _note_reuse(self, found: Found, now_s: float) -> None:
+        """All parts up to the one that was found have been used again."""
+        for region, part in found.request.parts.items():
+            if region <= found.region and part.is_open:
+                self._statistics.note_reused(part.class_number, part.bucket, now_s - part.time_s)
+                part.is_open = False
+
+    def _pass(self, now_s: float) -> None:
+        """Moves what nobody used again through the buckets of age."""
+        for bucket in range(NUM_BUCKETS - 2, -1, -1):
+            queue, end_s = self._watched[bucket], EDGES_S[bucket + 1]
+            while queue and queue[0].time_s + end_s <= now_s:
+                part = queue.popleft()
+                if not part.is_open:
+                    continue
+                self._statistics.note_passed(part.class_number, bucket)
+                if end_s >= MAX_AGE_S:
+                    part.is_open = False
+                else:
+                    part.bucket = bucket + 1
+                    self._watched[bucket + 1].append(part)
+
+    def _refresh(self) -> None:
+        self._num_requests += 1
+        if self._num_requests >= self._refresh_at:
+            pause = min(MAX_REFRESH_REQUESTS, max(REFRESH_REQUESTS, self._num_requests // REFRESH_REQUESTS))
+            self._refresh_at = self._num_requests + pause
+            self._statistics.refresh()
+
+    def _without_ended(self, outcome: Outcome, request: Remembered, parts: list[Part], now_s: float) -> Sequence[Part]:
+        """Of a session that ends only what it has in common with others is kept."""
+        kept = [Part(each.use, min(each.end, request.base)) for each in parts if request.base]
+        return (*kept, Part(_use(outcome, _ENDED, request.turn, now_s), parts[-1].end))
+
+
+def _turn_before(found: Found | None) -> int:
+    """Turn of the request that this one goes on from; 0 where it starts a session.
+
+    Where it branches off before a request's own part, it is that request's sibling.
+    """
+    if found is None:
+        return 0
+    if found.region is not Region.EARLIER:
+        return found.request.turn
+    return found.request.turn - 1 if found.request.num_siblings + 1 < COMMON_SIBLINGS else 0
+
+
+def _remember(outcome: Outcome, found: Found | None, now_s: float) -> Remembered:
+    base = num_siblings = 0
+    if found is not None:
+        before = found.request
+        is_branch = found.region is Region.EARLIER
+        num_siblings = before.num_siblings + 1 if is_branch else 0
+        same_session = not is_branch or (outcome.session and outcome.session == before.session)
+        base = before.base if same_session else found.num_blocks
+    turn = _turn_before(found) + 1
+    return Remembered(now_s, turn, outcome.prompt_tokens, outcome.session, base, num_siblings)
+
+
+def _use(outcome: Outcome, class_id: ClassId, turn: int, now_s: float) -> Use:
+    num_tokens = outcome.prompt_tokens + outcome.output_tokens
+    return Use(now_s, class_id, num_tokens, turn, outcome.session, now_s + outcome.ttl_s)
