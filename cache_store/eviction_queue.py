@@ -7,6 +7,7 @@ age. Knows no tenants, slots or memory pressure; owned by the account of the ten
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
 
@@ -20,15 +21,33 @@ _Entry = tuple[float, int, int, Block, Use]
 """Time and order of the last use, what makes entries unequal, the block, and the use that must still be its last."""
 
 _MIN_SWEEP = 256
+_MIN_FRESH_S = 0.05
+_FRESH_PART_OF_AGE = 0.02
+"""How long a worth counts as what it was: worths change with the logarithm of the age, and slowly."""
 
 
 class EvictionQueue:
-    """Leaves by class."""
+    """Leaves by class, and what the oldest of each class is worth."""
 
-    __slots__ = ("_classes", "_num_entries", "_sequence", "_sweep_at")
+    __slots__ = (
+        "_classes",
+        "_fresh_until",
+        "_look_at_s",
+        "_num_entries",
+        "_sequence",
+        "_stale",
+        "_sweep_at",
+        "_worths",
+    )
 
     def __init__(self) -> None:
         self._classes: dict[ClassId, list[_Entry]] = {}
+        self._worths: dict[ClassId, float] = {}
+        """Of the classes that are not stale."""
+        self._stale: set[ClassId] = set()
+        self._fresh_until: dict[ClassId, float] = {}
+        self._look_at_s = math.inf
+        """When the first of them is over."""
         self._sequence = 0
         self._num_entries = 0
         self._sweep_at = _MIN_SWEEP
@@ -41,31 +60,54 @@ class EvictionQueue:
         heap = self._classes.get(use.class_id)
         if heap is None:
             heap = self._classes[use.class_id] = []
-        heappush(heap, (use.time_s, use.order, self._sequence, block, use))
+        entry = (use.time_s, use.order, self._sequence, block, use)
+        heappush(heap, entry)
+        if heap[0] is entry:
+            self._forget_worth(use.class_id)
         self._num_entries += 1
         if self._num_entries > self._sweep_at:
             self._sweep()
 
     def pop_least(self, value: Value, now_s: float) -> Block | None:
         """Takes out the oldest leaf of the class whose oldest leaf is worth least; None where there is no leaf."""
-        best: list[_Entry] | None = None
-        least = 0.0
-        for class_id, heap in list(self._classes.items()):
-            if not self._settle(heap):
-                del self._classes[class_id]
-                continue
-            worth = value(class_id, now_s - heap[0][0])
-            if best is None or worth < least:
-                best, least = heap, worth
-        if best is None:
-            return None
-        self._num_entries -= 1
-        return heappop(best)[3]
+        if now_s >= self._look_at_s:
+            for class_id in [each for each, end_s in self._fresh_until.items() if end_s <= now_s]:
+                self._forget_worth(class_id)
+            self._look_at_s = min(self._fresh_until.values(), default=math.inf)
+        while True:
+            if self._stale:
+                self._appraise(value, now_s)
+            if not self._worths:
+                return None
+            class_id = min(self._worths, key=self._worths.__getitem__)
+            self._forget_worth(class_id)
+            heap = self._classes[class_id]
+            if _counts(heap[0]):
+                self._num_entries -= 1
+                return heappop(heap)[3]
 
     def leaves(self) -> Iterator[Block]:
         """All entries that count; a block may come twice. For checks."""
         for heap in self._classes.values():
             yield from (entry[3] for entry in heap if _counts(entry))
+
+    def _forget_worth(self, class_id: ClassId) -> None:
+        self._worths.pop(class_id, None)
+        self._fresh_until.pop(class_id, None)
+        self._stale.add(class_id)
+
+    def _appraise(self, value: Value, now_s: float) -> None:
+        """Asks again what the oldest leaves of the stale classes are worth."""
+        for class_id in sorted(self._stale):
+            heap = self._classes.get(class_id, [])
+            if not self._settle(heap):
+                self._classes.pop(class_id, None)
+                continue
+            age_s = now_s - heap[0][0]
+            self._worths[class_id] = value(class_id, age_s)
+            end_s = self._fresh_until[class_id] = now_s + max(_MIN_FRESH_S, _FRESH_PART_OF_AGE * age_s)
+            self._look_at_s = min(self._look_at_s, end_s)
+        self._stale.clear()
 
     def _settle(self, heap: list[_Entry]) -> bool:
         """Removes entries that count no more from the top; False where nothing is left."""
@@ -76,11 +118,10 @@ class EvictionQueue:
 
     def _sweep(self) -> None:
         """Bounds what lazy deletion leaves behind: no entry that counts no more, and each block once."""
-        for class_id, heap in list(self._classes.items()):
+        for class_id, heap in self._classes.items():
             heap[:] = {id(entry[3]): entry for entry in heap if _counts(entry)}.values()
             heapify(heap)
-            if not heap:
-                del self._classes[class_id]
+            self._forget_worth(class_id)
         self._num_entries = sum(map(len, self._classes.values()))
         self._sweep_at = max(_MIN_SWEEP, 2 * self._num_entries)
 

@@ -14,7 +14,7 @@ from collections import deque
 from collections.abc import Sequence
 
 from cache_store.policies.demand_memory import DemandMemory, Found, Region, Remembered, Watched
-from cache_store.policies.reuse_statistics import EDGES_S, MAX_AGE_S, NUM_BUCKETS, ReuseStatistics
+from cache_store.policies.reuse_statistics import EDGES_S, NUM_BUCKETS, ReuseStatistics
 from cache_store.policy import WORTHLESS, ClassId, Outcome, Part, Use, UsedBlock
 
 TURNS = (2, 3, 4, 6)
@@ -31,6 +31,9 @@ REFRESH_REQUESTS = 32
 MAX_REFRESH_REQUESTS = 512
 """Requests between two refreshes of the worths: few while there is little data."""
 
+PASS_EVERY_S = 0.5
+"""How often the ages of what is watched are looked at."""
+
 _ENDED = ClassId(-1)
 """What its session has no use for any more."""
 
@@ -44,6 +47,7 @@ class ClassAware:
         self._watched: list[deque[Watched]] = [deque() for _ in range(NUM_BUCKETS)]
         self._classes: dict[tuple[object, ...], int] = {(): 0}
         self._stops: dict[str, int] = {}
+        self._next_pass_s = 0.0
         self._num_requests = 0
         self._refresh_at = 1
 
@@ -130,18 +134,18 @@ class ClassAware:
 
     def _pass(self, now_s: float) -> None:
         """Moves what nobody used again through the buckets of age."""
+        if now_s < self._next_pass_s:
+            return
         for bucket in range(NUM_BUCKETS - 2, -1, -1):
-            queue, end_s = self._watched[bucket], EDGES_S[bucket + 1]
-            while queue and queue[0].time_s + end_s <= now_s:
+            queue, due_s = self._watched[bucket], now_s - EDGES_S[bucket + 1]
+            while queue and queue[0].time_s <= due_s:
                 part = queue.popleft()
-                if not part.is_open:
-                    continue
-                self._statistics.note_passed(part.class_number, bucket)
-                if end_s >= MAX_AGE_S:
-                    part.is_open = False
-                else:
+                if part.is_open:
+                    self._statistics.note_passed(part.class_number, bucket)
                     part.bucket = bucket + 1
                     self._watched[bucket + 1].append(part)
+        self._watched[-1].clear()
+        self._next_pass_s = now_s + PASS_EVERY_S
 
     def _refresh(self) -> None:
         self._num_requests += 1

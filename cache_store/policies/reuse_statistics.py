@@ -21,9 +21,6 @@ NUM_BUCKETS = 28
 FIRST_EDGE_S = 0.5
 EDGES_S = (0.0, *(FIRST_EDGE_S * 2 ** (number / 2) for number in range(1, NUM_BUCKETS + 1)))
 """Ages at which buckets begin and end; each lasts 41 % longer than the one before, the last ends after 2.3 hours."""
-MAX_AGE_S = EDGES_S[-2]
-"""What is older is in the last bucket, which nobody is watched through."""
-
 PRIOR_REUSED = 0.35
 PRIOR_MEDIAN_S = 120.0
 PRIOR_SIGMA = 1.2
