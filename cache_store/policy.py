@@ -74,6 +74,8 @@ class UsedBlock(Protocol):
     """Names its content and all that comes before it."""
     shared: bool
     """Whether several lines of blocks ever branched off it or below it."""
+    use: Use | None
+    """Its last before this one; None: it is new."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from cache_store.ledger import PolicyMaker
+from cache_store.policies.class_aware import ClassAware
 from cache_store.policies.lru import Lru
 
 
@@ -13,6 +14,8 @@ class PolicyKind(StrEnum):
 
     LRU = "lru"
     """Least recently used first."""
+    CLASS = "class"
+    """By classes of use, learnt online."""
 
 
 def policy_maker(kind: PolicyKind) -> PolicyMaker:
@@ -20,3 +23,5 @@ def policy_maker(kind: PolicyKind) -> PolicyMaker:
     match kind:
         case PolicyKind.LRU:
             return Lru
+        case PolicyKind.CLASS:
+            return ClassAware

@@ -9,6 +9,7 @@ depends on what was evicted or on other tenants. Worths: `cache_store/policies/r
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
 from collections import deque
 from collections.abc import Sequence
@@ -69,20 +70,22 @@ class ClassAware:
         if found is not None:
             self._note_reuse(found, now_s)
         self._refresh()
-        request = _remember(outcome, found, now_s)
+        num_earlier = max(0 if found is None else found.num_blocks, _num_used_since(-math.inf, blocks))
+        request = _remember(outcome, found, blocks, now_s)
         features = self._features(outcome, found, now_s)
-        num_earlier = 0 if found is None else found.num_blocks
+        if outcome.session_end:
+            return self._last_uses(outcome, request, features, len(blocks))
         ends = (num_earlier, max(num_earlier, min(num_prompt_blocks, len(blocks) - 1)), len(blocks))
-        uses: list[Part] = []
+        parts: list[Part] = []
         start = 0
         for region, end in zip(Region, ends, strict=True):
             if end > start:
                 number = self._class_of((features[0], region, *features[1:]))
                 request.parts[region] = self._watch(blocks[end - 1].digest, number, now_s)
-                uses.append(Part(_use(outcome, ClassId(number), request.turn, now_s), end))
+                parts.append(Part(_use(outcome, ClassId(number), request), end))
                 start = end
         self._memory.add(request)
-        return self._without_ended(outcome, request, uses, now_s) if outcome.session_end else uses
+        return parts
 
     def reused(self, use: Use, num_blocks: int, now_s: float) -> None:
         """See `EvictionPolicy.reused`. The memory sees it when the request ends."""
@@ -154,10 +157,15 @@ class ClassAware:
             self._refresh_at = self._num_requests + pause
             self._statistics.refresh()
 
-    def _without_ended(self, outcome: Outcome, request: Remembered, parts: list[Part], now_s: float) -> Sequence[Part]:
-        """Of a session that ends only what it has in common with others is kept."""
-        kept = [Part(each.use, min(each.end, request.base)) for each in parts if request.base]
-        return (*kept, Part(_use(outcome, _ENDED, request.turn, now_s), parts[-1].end))
+    def _last_uses(
+        self, outcome: Outcome, request: Remembered, features: tuple[int, ...], num_blocks: int
+    ) -> Sequence[Part]:
+        """Only what the session has in common with others is kept. Its end says nothing of those that go on."""
+        ended = Part(_use(outcome, _ENDED, request), num_blocks)
+        if request.base == 0:
+            return (ended,)
+        number = self._class_of((features[0], Region.EARLIER, *features[1:]))
+        return Part(_use(outcome, ClassId(number), request), request.base), ended
 
 
 def _turn_before(found: Found | None) -> int:
@@ -172,18 +180,35 @@ def _turn_before(found: Found | None) -> int:
     return found.request.turn - 1 if found.request.num_siblings + 1 < COMMON_SIBLINGS else 0
 
 
-def _remember(outcome: Outcome, found: Found | None, now_s: float) -> Remembered:
-    base = num_siblings = 0
-    if found is not None:
-        before = found.request
-        is_branch = found.region is Region.EARLIER
-        num_siblings = before.num_siblings + 1 if is_branch else 0
-        same_session = not is_branch or (outcome.session and outcome.session == before.session)
-        base = before.base if same_session else found.num_blocks
+def _remember(outcome: Outcome, found: Found | None, blocks: Sequence[UsedBlock], now_s: float) -> Remembered:
     turn = _turn_before(found) + 1
+    if found is None:
+        base = _num_used_since(-math.inf, blocks)
+        return Remembered(now_s, turn, outcome.prompt_tokens, outcome.session, base, 0)
+    before = found.request
+    is_branch = found.region is Region.EARLIER
+    num_siblings = before.num_siblings + 1 if is_branch else 0
+    if not is_branch or (outcome.session and outcome.session == before.session):
+        base = max(before.base, _num_used_since(before.time_s, blocks))
+    else:
+        base = max(found.num_blocks, _num_used_since(-math.inf, blocks))
     return Remembered(now_s, turn, outcome.prompt_tokens, outcome.session, base, num_siblings)
 
 
-def _use(outcome: Outcome, class_id: ClassId, turn: int, now_s: float) -> Use:
+def _num_used_since(time_s: float, blocks: Sequence[UsedBlock]) -> int:
+    """Leading blocks that others have used after a time. Whoever uses a block uses all before it."""
+    low, high = 0, len(blocks)
+    while low < high:
+        middle = (low + high) // 2
+        use = blocks[middle].use
+        if use is not None and use.time_s > time_s:
+            low = middle + 1
+        else:
+            high = middle
+    return low
+
+
+def _use(outcome: Outcome, class_id: ClassId, request: Remembered) -> Use:
     num_tokens = outcome.prompt_tokens + outcome.output_tokens
-    return Use(now_s, class_id, num_tokens, turn, outcome.session, now_s + outcome.ttl_s)
+    now_s = request.time_s
+    return Use(now_s, class_id, num_tokens, request.turn, outcome.session, now_s + outcome.ttl_s)

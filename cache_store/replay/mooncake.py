@@ -1,8 +1,8 @@
 """Reads Mooncake's traces: a JSON object a line with timestamp (ms), input_length, output_length and hash_ids.
 
 A hash id stands for 512 tokens and all that come before them, the last one for fewer. The trace names no sessions: a
-request belongs to the session of the request that last used the deepest block that both have, but for blocks that open
-many prompts.
+request goes on with the session whose latest prompt it begins with, but for that prompt's last, partial block; what
+branches off earlier is a session of its own.
 """
 
 from __future__ import annotations
@@ -50,17 +50,20 @@ def _request(line: Line, sessions: _Sessions, symbols: Symbols, group: int) -> T
 
 
 class _Sessions:
-    """Who used each block last."""
+    """The last full block of each session's latest prompt."""
 
     def __init__(self) -> None:
-        self._of_block: dict[int, int] = {}
+        self._latest: dict[int, int] = {}
         self._next = 0
 
     def of(self, ids: list[int]) -> int:
-        """Session of a request with these blocks, which it takes over."""
+        """Session of a request with these blocks."""
         own = ids[COMMON_ROOTS:]
-        session = next((self._of_block[each] for each in reversed(own) if each in self._of_block), self._next)
-        if session == self._next:
-            self._next += 1
-        self._of_block.update(dict.fromkeys(own, session))
+        goes_on = next((each for each in reversed(own) if each in self._latest), None)
+        if goes_on is None:
+            session, self._next = self._next, self._next + 1
+        else:
+            session = self._latest.pop(goes_on)
+        if own:
+            self._latest[own[-2] if len(own) > 1 else own[-1]] = session
         return session

@@ -45,7 +45,7 @@ class ReplayOptions:
     num_blocks: int
     policy: PolicyMaker
     session_ends: float = 0.0
-    """Share of the sessions whose last request says that it is the last."""
+    """Share of the sessions whose requests name their session and whose last one says that it is the last."""
     num_windows: int = 10
     """Parts of the time in which hits are counted for themselves."""
     watch_rules: WatchRules = DEFAULT_RULES
@@ -160,13 +160,14 @@ class _Stream:
         self._count(request, hit_tokens, num_blocks)
 
     def _outcome(self, request: TraceRequest, hit_tokens: int) -> Outcome:
+        tells_end = _share_of(self.name, request.session) < self._session_ends
         return Outcome(
             prompt_tokens=request.prompt_tokens,
             output_tokens=request.output_tokens,
             cached_tokens=hit_tokens,
             stop=request.stop,
-            session=b"",
-            session_end=request.ends_session and _share_of(self.name, request.session) < self._session_ends,
+            session=b"%d" % request.session if tells_end else b"",
+            session_end=request.ends_session and tells_end,
             ttl_s=math.inf,
         )
 
