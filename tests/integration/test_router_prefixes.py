@@ -181,6 +181,29 @@ async def test_the_limit_says_its_own_numbers_and_when_to_come_again(cluster: Cl
     assert (await pin(cluster.globex)).block_count == 6, "the limit is each tenant's own"
 
 
+async def test_the_operator_moves_the_limit_and_a_lowered_one_ends_no_pin(cluster: Cluster) -> None:
+    long = range(500, 700)
+    await warm(cluster.acme, long)
+    assert (await refusal(pin(cluster.acme, long))).code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+
+    async def until_limit_is(max_pinned: float, wanted: bool) -> None:
+        request = admin_pb2.SetTenantQuotaRequest(tenant="acme", max_pinned=max_pinned)
+        await cluster.tenant_admin.SetTenantQuota(request, timeout=10.0, metadata=ADMIN_METADATA)
+
+        async def is_so() -> bool:
+            error = await maybe_refusal(pin(cluster.acme, long))
+            assert error is None or error.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
+            return (error is None) is wanted
+
+        await eventually_async(is_so)
+
+    await until_limit_is(0.2, wanted=True)
+    held = await pins(cluster.acme)
+    assert held
+    await until_limit_is(0.0, wanted=False)
+    assert len(await pins(cluster.acme)) >= len(held)
+
+
 async def test_a_pin_ends_by_itself(cluster: Cluster) -> None:
     await warm(cluster.acme)
     await pin(cluster.acme, ttl=Duration(seconds=1))

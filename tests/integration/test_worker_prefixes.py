@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
@@ -13,6 +14,7 @@ from google.rpc import error_details_pb2
 from grpc_status import rpc_status
 from stemcache.worker.v1 import worker_pb2
 
+from cache_store.digest import chain
 from cache_store.domain import Domain
 from cache_store.index import Incarnation
 from cache_store.registry import PROTOCOL_VERSION
@@ -136,6 +138,25 @@ async def test_a_pin_ends_on_an_idle_worker(prefixes: Prefixes, host: WorkerHost
     deadline_s = time.monotonic() + 10
     while await host.thread.call(lambda engine: engine.num_held_blocks, 10):
         assert time.monotonic() < deadline_s
+
+
+async def test_the_index_forgets_what_was_dropped_at_its_time_on_an_idle_worker() -> None:
+    stores = MemoryStores()
+    digests = {domain: b"".join(chain(domain, pack(PROMPT), 16)) for domain in (ACME, GLOBEX)}
+    async with running_workers([digest_config()], stores.connect) as [host], client_of(host) as client:
+
+        async def found(domain: Domain) -> int:
+            return (await stores.lookup(domain.tag, digests[domain], [host.incarnation]))[host.incarnation]
+
+        short = client.message(ACME, PROMPT)
+        short.ttl.FromSeconds(1)
+        await client.run(short)
+        await client.execute(GLOBEX, PROMPT)
+        deadline_s = time.monotonic() + 20
+        for domain, expected in ((GLOBEX, 6), (ACME, 0), (GLOBEX, 6)):
+            while await found(domain) != expected:
+                assert time.monotonic() < deadline_s
+                await asyncio.sleep(0.01)
 
 
 async def test_the_limit_is_named_with_when_to_come_again(prefixes: Prefixes) -> None:
