@@ -105,7 +105,7 @@ class QuotaWatch:
     async def _use(self, head: QuotaHead, body: bytes) -> None:
         before = self._in_force
         if before is None or before.body_digest != head.body_digest:
-            quotas = read_quotas(head, body)
+            quotas = await asyncio.to_thread(read_quotas, head, body)  # thousands of tenants take a while
             await self._set_quotas(quotas)
             _log.info("quotas_in_force", generation=head.generation, num_tenants=len(quotas.quotas))
         self._in_force = head

@@ -74,9 +74,12 @@ class QuotaPublisher:
         raw = await self._store.read_head()
         if not self._is_due(raw, state.generation, store_id):
             return
-        document = write_quotas(self._cluster_key, store_id, quotas_in_force(state), self._clock.unix_s())
+        document = await asyncio.to_thread(self._document, state, store_id)  # thousands of tenants take a while
         await self._store.write(raw, document)
         _log.debug("quotas_published", generation=state.generation)
+
+    def _document(self, state: ControlState, store_id: str) -> QuotaDocument:
+        return write_quotas(self._cluster_key, store_id, quotas_in_force(state), self._clock.unix_s())
 
     def _is_due(self, raw: bytes, generation: int, store_id: str) -> bool:
         if not raw:
