@@ -31,6 +31,7 @@ from tests.support.router_host import (
     start_worker,
     tokens_request,
 )
+from worker.config import NumBlocks
 from worker.host import WorkerHost
 
 NUM_BLOCKS = 512
@@ -119,6 +120,26 @@ async def test_a_change_at_one_router_is_published_while_another_one_runs(
     async with running(router_settings(urls, tmp_path / "second"), SystemClock()):
         acme = await set_guarantee(cluster, "acme", 0.25)
         await eventually(in_force(cluster.workers, acme, NUM_BLOCKS // 4))
+
+
+async def test_a_guarantee_keeps_what_a_flood_takes_without_it(urls: RoleUrls, tmp_path: Path) -> None:
+    """Without one, two tenants of equal weight end up with half of the pool each."""
+    async with running_cluster(urls, tmp_path / "router", ({"pool": NumBlocks(64)},)) as cluster:
+
+        async def hit_after_flood() -> int:
+            """Of acme's prompt, once it is cached and globex has sent four times what the pool holds."""
+            prompt = tokens_request(range(640))
+            await cluster.acme.generate(prompt)
+            for at in range(16):
+                await cluster.globex.generate(tokens_request(range(1_000 * at, 1_000 * at + 256), seed=at))
+            return (await cluster.acme.generate(prompt)).usage.cached_tokens
+
+        await set_guarantee(cluster, "acme", 0.75)
+        await cluster.quotas_are_in_force()
+        assert await hit_after_flood() == 639
+        await set_guarantee(cluster, "acme", 0.0)
+        await cluster.quotas_are_in_force()
+        assert await hit_after_flood() <= 64 // 2 * 16
 
 
 async def test_the_operator_sees_who_uses_what_on_which_worker(cluster: Cluster) -> None:
