@@ -87,13 +87,13 @@ class Admission:
 
     def party(self, queue: TenantQueue) -> Party:
         """The tenant's standing, and who of it may be preempted."""
-        return self._party(queue, self._pool.use_of(_domain_of(queue)))
+        return self._party(queue, self._pool.use_of(_domain_of(queue)), self._candidates(queue))
 
     def others(self, queue: TenantQueue) -> Iterator[Party]:
         """All other tenants of which something runs."""
         uses = {use.tenant: use for use in self._pool.usage()}
         others = (other for other in self._queues.values() if other is not queue and other.running)
-        return (self._party(other, uses[other.tenant]) for other in others)
+        return (self._party(other, uses[other.tenant], self._candidates(other)) for other in others)
 
     def fits(self, sequence: Sequence) -> bool:
         """Whether the sequence holds all that it will need, or its tenant may have that much."""
@@ -106,13 +106,15 @@ class Admission:
         use = self._pool.use_of(sequence.owner.domain)
         return use.max_blocks - use.held_blocks
 
-    def _party(self, queue: TenantQueue, use: TenantUse) -> Party:
-        part = self._part(queue.tenant)
-        candidates = [
+    def _candidates(self, queue: TenantQueue) -> tuple[Candidate, ...]:
+        return tuple(
             Candidate(request, self._allocator.num_loose(sequences), sum(len(each.samples) for each in sequences))
             for request, sequences in reversed(queue.requests().items())
             if request.setbacks.num_preemptions < MAX_PREEMPTIONS
-        ]
+        )
+
+    def _party(self, queue: TenantQueue, use: TenantUse, candidates: tuple[Candidate, ...]) -> Party:
+        part = self._part(queue.tenant)
         return Party(
             tenant=queue.tenant,
             service_s=self._service.of(queue.tenant),
@@ -121,7 +123,7 @@ class Admission:
             guaranteed=use.guaranteed_blocks,
             fair_blocks=part * self._pool.num_blocks,
             fair_places=part * self._config.num_max_sequences,
-            candidates=tuple(candidates),
+            candidates=candidates,
         )
 
     def _part(self, tenant: TenantId) -> float:
@@ -203,7 +205,8 @@ class Admission:
         return num_freed
 
     def _make_way(self, queue: TenantQueue, demand: Demand) -> bool:
-        victims = makes_way(self.party(queue), self.others(queue), demand)
+        asking = self._party(queue, self._pool.use_of(_domain_of(queue)), candidates=())
+        victims = makes_way(asking, self.others(queue), demand)
         for request in victims:
             self._preempt(request)
         return bool(victims)

@@ -26,11 +26,14 @@ from worker.engine_config import EngineConfig
 from worker.pins import PinTable
 from worker.preemption import MAX_PREEMPTIONS, yields_to_growth
 from worker.sequence import ActiveRequest, Sequence
-from worker.service import Service
+from worker.service import MIN_CHUNK_TOKENS, UNLIMITED, Service
 from worker.single_flight import find_flight
 from worker.step_builder import StepBuilder
 from worker.step_plan import SequenceId, StepPlan
 from worker.tenant_queue import TenantQueue, by_age
+
+LEAST_PART = 8
+"""That part of the budget tenants may always use together, however little their service makes a step shorter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -184,14 +187,19 @@ class Scheduler:
 
     def _serve(self) -> None:
         hungry = list(self._queues.values())
+        num_least = max(MIN_CHUNK_TOKENS, self._config.num_step_tokens // LEAST_PART)
         while hungry and self._step.num_left:
             queue = min(hungry, key=lambda queue: self._service.of(queue.tenant))
-            num_most = self._service.turn(queue.tenant, (each.tenant for each in hungry if each is not queue))
-            sequence = self._next(queue)
+            limit = self._service.limit(queue.tenant, self._queues, num_least)
+            sequence = self._next(queue) if limit > 0 else None
             if sequence is None:
                 hungry.remove(queue)
                 continue
-            self._service.charge_prefill(sequence, self._step.take(sequence, num_most))
+            num_most = self._service.turn(queue.tenant, (each.tenant for each in hungry if each is not queue))
+            num_tokens = self._step.take(sequence, min(limit, num_most))
+            self._service.charge_prefill(sequence, num_tokens)
+            if limit < UNLIMITED:
+                self._service.note_limited(num_tokens)
 
     def _next(self, queue: TenantQueue) -> Sequence | None:
         """Whose prompt is computed next, started where it was not; None where the tenant has no more to compute."""

@@ -1,13 +1,16 @@
 """Service of the tenants: what each row is charged at its prices, and what steps really took.
 
 Joins counters (`worker/fairness.py`), prices (`worker/step_cost.py`) and weights. Rows are charged when they are
-chosen, so that the next choice in the same step knows. Owned by the scheduler.
+chosen, so that the next choice in the same step knows. A step lasts as long for everybody in it: who has had more than
+another one may make it no longer than it would be for that one on a worker of its part of the speed. Owned by the
+scheduler.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable
+from dataclasses import dataclass
 
 from cache_store.domain import TenantId
 from worker.fairness import ServiceCounters
@@ -19,6 +22,21 @@ MIN_CHUNK_TOKENS = 32
 """A turn is at least that many prompt tokens long: shorter rows cost more than they are fair."""
 
 
+UNLIMITED = 1 << 30
+"""More tokens than any step has."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Charge:
+    work_s: float
+    """By which the row makes the step longer."""
+    base_s: float
+    """Its part of what a step takes anyway."""
+
+
+_NO_CHARGE = _Charge(0.0, 0.0)
+
+
 class Service:
     """Counters and prices of one engine."""
 
@@ -26,8 +44,12 @@ class Service:
         self._weight = weight
         self._counters = ServiceCounters()
         self._cost = StepCost()
-        self._charges: dict[Sequence, float] = {}
+        self._charges: dict[Sequence, _Charge] = {}
         """Of the step that is being made."""
+        self._works: dict[TenantId, float] = {}
+        """Seconds that the step lasts because of each tenant, beside what any step takes."""
+        self._num_limited = 0
+        """Prompt tokens in it of tenants that were kept from making it longer."""
 
     def weight(self, tenant: TenantId) -> float:
         """Its part of service, in proportion to the others'."""
@@ -42,32 +64,55 @@ class Service:
         self._counters.enter(tenant, backlogged)
 
     def turn(self, tenant: TenantId, others: Iterable[TenantId]) -> int:
-        """Prompt tokens that the tenant, who has had the least, may take until another one is due."""
+        """Prompt tokens that the tenant, who has had the least, may take until one of the `others` is due."""
         ahead_s = min((self.of(other) for other in others), default=math.inf) - self.of(tenant)
         price_s = self._cost.token_s / self._weight(tenant)
         if not math.isfinite(ahead_s) or price_s <= 0:
-            return 1 << 30
-        return max(MIN_CHUNK_TOKENS, math.ceil(min(ahead_s / price_s, 1 << 30)))
+            return UNLIMITED
+        return max(MIN_CHUNK_TOKENS, math.ceil(min(ahead_s / price_s, UNLIMITED)))
+
+    def limit(self, tenant: TenantId, active: Collection[TenantId], num_least: int) -> int:
+        """Prompt tokens that the tenant may add to the step without making it too long for those who have had less.
+
+        `active` are all tenants with work. Those who are limited may always add `num_least` together, so that a step
+        is worth its while.
+        """
+        total = sum(self._weight(each) for each in active)
+        parts = {each: self._weight(each) / total for each in self._works if self.of(each) < self.of(tenant)}
+        if tenant in parts or not parts:
+            return UNLIMITED
+        base_s = self._cost.expected_s(0, 0)
+        longest_s = min((base_s + self._works[each]) / part for each, part in parts.items())
+        left_s = longest_s - base_s - sum(self._works.values())
+        by_time = left_s / self._cost.token_s if self._cost.token_s > 0 else UNLIMITED
+        return max(int(min(by_time, UNLIMITED)), num_least - self._num_limited)
+
+    def note_limited(self, num_tokens: int) -> None:
+        """So many prompt tokens were added under a limit."""
+        self._num_limited += num_tokens
 
     def charge_decode(self, sequence: Sequence) -> None:
         """A row that decodes was chosen."""
-        self._charge(sequence, self._cost.row_s + self._cost.decode_s)
+        self._charge(sequence, self._cost.decode_s, self._cost.row_s)
 
     def charge_prefill(self, sequence: Sequence, num_tokens: int) -> None:
         """Prompt tokens of a sequence were chosen."""
         row_s = 0.0 if sequence in self._charges else self._cost.row_s
-        self._charge(sequence, row_s + num_tokens * self._cost.token_s)
+        self._charge(sequence, num_tokens * self._cost.token_s, row_s)
 
     def refund(self, sequence: Sequence) -> None:
         """A sequence is not in the step after all."""
-        seconds = self._charges.pop(sequence, 0.0)
-        if seconds:
+        charge = self._charges.pop(sequence, None)
+        if charge is not None:
             tenant = sequence.owner.domain.tenant
-            self._counters.charge(tenant, -seconds, self._weight(tenant))
+            self._counters.charge(tenant, -charge.work_s - charge.base_s, self._weight(tenant))
+            self._works[tenant] -= charge.work_s
 
     def settle(self, backlogged: Collection[TenantId]) -> None:
         """The step is made."""
         self._charges.clear()
+        self._works.clear()
+        self._num_limited = 0
         self._counters.settle(backlogged)
 
     def note_step(self, rows: Iterable[tuple[Sequence, Row]], seconds: float) -> None:
@@ -88,7 +133,9 @@ class Service:
         self._counters.check_invariants(tenants)
         assert not self._charges, "a step was not settled"
 
-    def _charge(self, sequence: Sequence, seconds: float) -> None:
+    def _charge(self, sequence: Sequence, work_s: float, base_s: float) -> None:
         tenant = sequence.owner.domain.tenant
-        self._charges[sequence] = self._charges.get(sequence, 0.0) + seconds
-        self._counters.charge(tenant, seconds, self._weight(tenant))
+        before = self._charges.get(sequence, _NO_CHARGE)
+        self._charges[sequence] = _Charge(before.work_s + work_s, before.base_s + base_s)
+        self._works[tenant] = self._works.get(tenant, 0.0) + work_s
+        self._counters.charge(tenant, work_s + base_s, self._weight(tenant))

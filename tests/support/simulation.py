@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from cache_store.clock import ManualClock
 from cache_store.domain import Domain
 from cache_store.errors import UnavailableError
-from cache_store.quota import QuotaTable
+from cache_store.quota import EMPTY_QUOTAS, QuotaTable
 from cache_store.tokens import pack
 from tests.support.domains import make_domain
 from tests.support.engines import sampling
@@ -83,23 +83,23 @@ class _Arrival:
 
 
 def simulate(
-    machine: Machine, traffic: Sequence[Traffic], seconds: float, seed: int, quotas: QuotaTable | None = None
+    machine: Machine, traffic: Sequence[Traffic], seconds: float, seed: int, quotas: QuotaTable = EMPTY_QUOTAS
 ) -> dict[str, Outcome]:
-    """Runs until all that arrived within `seconds` has had its first token or was refused; outcomes by tenant.
+    """Sends for `seconds`, and goes on until the first tenant has had all its first tokens; outcomes by tenant.
 
     What a tenant sends depends on the seed and on itself alone.
     """
     clock = ManualClock(0.0)
     info = digest_model(block_size=BLOCK_SIZE, vocab_size=VOCAB_SIZE, eos_token_ids=())
     engine = Engine(DigestRunner(info, machine.num_blocks, machine.durations, clock.advance), clock, machine.config)
-    if quotas is not None:
-        engine.set_quotas(quotas)
+    engine.set_quotas(quotas)
     outcomes = {each.tenant: Outcome() for each in traffic}
     pending: dict[RequestKey, tuple[float, str]] = {}
     tenants: dict[RequestKey, str] = {}
     arrivals = list(heapq.merge(*(_arrivals(each, seconds, seed) for each in traffic), key=lambda each: each.at_s))
     arrivals.reverse()
-    while arrivals or pending:
+    observed = traffic[0].tenant
+    while arrivals or any(tenant == observed for _, tenant in pending.values()):
         if not engine.has_work and arrivals:
             clock.advance(max(0.0, arrivals[-1].at_s - clock.monotonic_s()))
         while arrivals and arrivals[-1].at_s <= clock.monotonic_s():
