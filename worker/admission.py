@@ -8,7 +8,6 @@ Knows queues, holds and pins; the scheduler owns the queues and preempts. Owned 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterator, Mapping
 
 from cache_store.block_pool import BlockPool
@@ -71,15 +70,34 @@ class Admission:
         """Whether it was given up in this step."""
         return sequence in self._hopeless
 
+    def may_start(self, queue: TenantQueue, sequence: Sequence) -> bool:
+        """False where it has to wait for others of its tenant that cannot be preempted any more, as it cannot be.
+
+        Together they take no more than the tenant would be entitled to if one more of its weight came, so that whoever
+        comes finds its part. One of them may always run.
+        """
+        guarded = [each for each in queue.running if _is_guarded(each)]
+        if not guarded or not _is_guarded(sequence):
+            return True
+        weight = self._service.weight(queue.tenant)
+        part = weight / (weight + sum(self._service.weight(other) for other in self._queues))
+        guaranteed = self._pool.use_of(sequence.owner.domain).guaranteed_blocks
+        num_blocks = sum(len(each.blocks) + len(each.reserved) for each in guarded)
+        num_places = sum(len(each.samples) for each in (*guarded, sequence))
+        return (
+            num_blocks + self._allocator.full_blocks(sequence) <= max(guaranteed, part * self._pool.num_blocks)
+            and num_places <= part * self._config.num_max_sequences
+        )
+
     def place(self, queue: TenantQueue, sequence: Sequence, now_s: float) -> bool:
         """Gives the sequence what it needs to run. False where it has to wait; others may have been preempted."""
         if sequence in self._hopeless or self._is_held_back(queue, sequence, now_s):
             return False
-        demand = self._try(queue, sequence, now_s)
+        demand = self._try(queue, sequence)
         if demand is not None and demand.missing_blocks and not queue.running and self._end_pins(sequence, demand):
-            demand = self._try(queue, sequence, now_s)
+            demand = self._try(queue, sequence)
         if demand is not None and self._make_way(queue, demand):
-            demand = self._try(queue, sequence, now_s)
+            demand = self._try(queue, sequence)
         if demand is None:
             return True
         self._fall_short(queue, sequence, demand, now_s)
@@ -133,13 +151,10 @@ class Admission:
     def _num_running(self) -> int:
         return sum(queue.num_places for queue in self._queues.values())
 
-    def _try(self, queue: TenantQueue, sequence: Sequence, now_s: float) -> Demand | None:
+    def _try(self, queue: TenantQueue, sequence: Sequence) -> Demand | None:
         """None: it is placed."""
         num_places = len(sequence.samples)
         missing_places = max(0, self._num_running() + num_places - self._config.num_max_sequences)
-        is_guarded = sequence.owner.setbacks.num_preemptions >= MAX_PREEMPTIONS
-        if is_guarded and not missing_places and self._first_in_line(now_s) is not queue:
-            missing_places = self._places_beyond_part(queue, num_places)
         num_ahead = self._num_ahead(sequence)
         num_spare = self._spare(queue, sequence, num_ahead)
         room = self.room_to_maximum(sequence)
@@ -151,16 +166,7 @@ class Admission:
         return Demand(fit.num_asked, num_places, fit.num_missing, missing_places, is_own_limit)
 
     def _num_ahead(self, sequence: Sequence) -> int:
-        is_guarded = sequence.owner.setbacks.num_preemptions >= MAX_PREEMPTIONS
-        return self._allocator.blocks_ahead(sequence) if is_guarded else 0
-
-    def _places_beyond_part(self, queue: TenantQueue, num_places: int) -> int:
-        """Who cannot be preempted any more takes no place that another tenant is entitled to."""
-        is_alone = not any(other.running or other.waiting for other in self._queues.values() if other is not queue)
-        if is_alone or not queue.running:
-            return 0
-        fair_places = self._part(queue.tenant) * self._config.num_max_sequences
-        return max(0, math.ceil(queue.num_places + num_places - fair_places))
+        return self._allocator.blocks_ahead(sequence) if _is_guarded(sequence) else 0
 
     def _spare(self, queue: TenantQueue, sequence: Sequence, num_ahead: int) -> int:
         """Blocks that stay available beside it, so that what runs can grow; in the tenant's own part, if that is less.
@@ -224,6 +230,10 @@ class Admission:
             num_needed = self._allocator.blocks_for(sequence.num_tokens) + self._num_ahead(sequence)
             if num_needed > self._pool.attainable_blocks(sequence.owner.domain):
                 self._hopeless.append(sequence)
+
+
+def _is_guarded(sequence: Sequence) -> bool:
+    return sequence.owner.setbacks.num_preemptions >= MAX_PREEMPTIONS
 
 
 def _domain_of(queue: TenantQueue) -> Domain:

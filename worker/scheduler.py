@@ -207,7 +207,7 @@ class Scheduler:
             if sequence.is_prefilling and self._step.remaining(sequence):
                 return sequence
         for sequence in queue.candidates(self._now_s, self._refresh):
-            if self._is_in_flight(queue, sequence):
+            if not self._admission.may_start(queue, sequence) or self._is_in_flight(queue, sequence):
                 continue
             if self._admission.place(queue, sequence, self._now_s):
                 sequence.id = self._next_id()

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Collection, Iterable
-from dataclasses import dataclass
 
 from cache_store.domain import TenantId
 from worker.fairness import ServiceCounters
@@ -26,17 +25,6 @@ UNLIMITED = 1 << 30
 """More tokens than any step has."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Charge:
-    work_s: float
-    """By which the row makes the step longer."""
-    base_s: float
-    """Its part of what a step takes anyway."""
-
-
-_NO_CHARGE = _Charge(0.0, 0.0)
-
-
 class Service:
     """Counters and prices of one engine."""
 
@@ -44,7 +32,7 @@ class Service:
         self._weight = weight
         self._counters = ServiceCounters()
         self._cost = StepCost()
-        self._charges: dict[Sequence, _Charge] = {}
+        self._charges: dict[Sequence, float] = {}
         """Of the step that is being made."""
         self._works: dict[TenantId, float] = {}
         """Seconds that the step lasts because of each tenant, beside what any step takes."""
@@ -93,20 +81,17 @@ class Service:
 
     def charge_decode(self, sequence: Sequence) -> None:
         """A row that decodes was chosen."""
-        self._charge(sequence, self._cost.decode_s, self._cost.row_s)
+        self._charge(sequence, self._cost.decode_s)
 
     def charge_prefill(self, sequence: Sequence, num_tokens: int) -> None:
         """Prompt tokens of a sequence were chosen."""
-        row_s = 0.0 if sequence in self._charges else self._cost.row_s
-        self._charge(sequence, num_tokens * self._cost.token_s, row_s)
+        self._charge(sequence, num_tokens * self._cost.token_s)
 
     def refund(self, sequence: Sequence) -> None:
         """A sequence is not in the step after all."""
-        charge = self._charges.pop(sequence, None)
-        if charge is not None:
-            tenant = sequence.owner.domain.tenant
-            self._counters.charge(tenant, -charge.work_s - charge.base_s, self._weight(tenant))
-            self._works[tenant] -= charge.work_s
+        if sequence in self._charges:
+            self._charge(sequence, -self._charges[sequence])
+            del self._charges[sequence]
 
     def settle(self, backlogged: Collection[TenantId]) -> None:
         """The step is made."""
@@ -118,10 +103,10 @@ class Service:
     def note_step(self, rows: Iterable[tuple[Sequence, Row]], seconds: float) -> None:
         """A step took `seconds`: prices follow, and requests learn what computing again has cost them."""
         entries = list(rows)
-        prefills = [len(row.token_ids) for _, row in entries if not row.is_decode]
-        num_decodes = len(entries) - len(prefills)
-        self._cost.add(sum(prefills), len(prefills), num_decodes, seconds)
-        expected_s = self._cost.expected_s(sum(prefills), num_decodes)
+        num_prefill_tokens = sum(len(row.token_ids) for _, row in entries if not row.is_decode)
+        num_decodes = sum(row.is_decode for _, row in entries)
+        self._cost.add(num_prefill_tokens, num_decodes, seconds)
+        expected_s = self._cost.expected_s(num_prefill_tokens, num_decodes)
         for sequence, row in entries:
             num_again = min(row.kv_length, sequence.num_lost) - row.start
             if num_again > 0:
@@ -133,9 +118,8 @@ class Service:
         self._counters.check_invariants(tenants)
         assert not self._charges, "a step was not settled"
 
-    def _charge(self, sequence: Sequence, work_s: float, base_s: float) -> None:
+    def _charge(self, sequence: Sequence, seconds: float) -> None:
         tenant = sequence.owner.domain.tenant
-        before = self._charges.get(sequence, _NO_CHARGE)
-        self._charges[sequence] = _Charge(before.work_s + work_s, before.base_s + base_s)
-        self._works[tenant] = self._works.get(tenant, 0.0) + work_s
-        self._counters.charge(tenant, work_s + base_s, self._weight(tenant))
+        self._charges[sequence] = self._charges.get(sequence, 0.0) + seconds
+        self._works[tenant] = self._works.get(tenant, 0.0) + seconds
+        self._counters.charge(tenant, seconds, self._weight(tenant))

@@ -2,7 +2,8 @@
 
 A step is taken to last `base + token × prompt tokens + decode × decoding rows` seconds. The three are fitted by least
 squares; steps count less the older they are, no step moves the fit by more than its clip, and no price is negative. The
-base is shared by the rows of a step. Pure; owned by the scheduler.
+price of a token or a row is by how much it makes a step longer: the base is nobody's, since a step with others in it is
+no longer for it. Pure; owned by the scheduler.
 """
 
 from __future__ import annotations
@@ -31,7 +32,6 @@ class StepCost:
         self._gram: list[_Row] = [[0.0] * 3 for _ in range(3)]
         self._moment = [0.0] * 3
         self._num_steps = 0
-        self._mean_rows = 1.0
 
     @property
     def token_s(self) -> float:
@@ -39,13 +39,8 @@ class StepCost:
         return self._prices[1]
 
     @property
-    def row_s(self) -> float:
-        """Of a row, whatever it computes: its part of what a step costs anyway."""
-        return self._prices[0] / self._mean_rows
-
-    @property
     def decode_s(self) -> float:
-        """Of a row that decodes, beside `row_s`."""
+        """Of a row that decodes."""
         return self._prices[2]
 
     def expected_s(self, num_prefill_tokens: int, num_decodes: int) -> float:
@@ -53,7 +48,7 @@ class StepCost:
         base, token, decode = self._prices
         return base + token * num_prefill_tokens + decode * num_decodes
 
-    def add(self, num_prefill_tokens: int, num_prefills: int, num_decodes: int, seconds: float) -> None:
+    def add(self, num_prefill_tokens: int, num_decodes: int, seconds: float) -> None:
         """A step took `seconds`."""
         if seconds <= 0:
             return
@@ -62,7 +57,6 @@ class StepCost:
             expected = self.expected_s(num_prefill_tokens, num_decodes)
             seconds = min(max(seconds, expected / CLIP), expected * CLIP)
         kept = 1 - 1 / min(self._num_steps, MEMORY_STEPS)
-        self._mean_rows = max(1.0, self._mean_rows * kept + (num_prefills + num_decodes) * (1 - kept))
         features = (1.0, float(num_prefill_tokens), float(num_decodes))
         for i, row in enumerate(self._gram):
             self._moment[i] = self._moment[i] * kept + features[i] * seconds * (1 - kept)
