@@ -13,6 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 
 from cache_store.errors import InvalidRequestError
+from cache_store.policies.choice import PolicyKind
 from cache_store.registry import WorkerId
 
 CLUSTER_KEY_BYTES = 32
@@ -76,6 +77,7 @@ class WorkerConfig:
     """Most sequences that run at once."""
     max_waiting: int = 256
     """Requests that may wait; one more is refused."""
+    eviction_policy: PolicyKind = PolicyKind.CLASS
     torch_threads: int = 1
     device: str = "cpu"
     digest_step_s: float = 0.0

@@ -19,6 +19,7 @@ from cache_store.digest import Hasher, xxh3_128
 from cache_store.domain import Domain, DomainTag, TenantId
 from cache_store.errors import ComputationError, InvalidRequestError, StemcacheError, UnavailableError
 from cache_store.events import BlockEvent
+from cache_store.policies.choice import policy_maker
 from cache_store.quota import QuotaTable
 from cache_store.registry import WorkerLoad
 from cache_store.tokens import PackedTokens, count
@@ -57,7 +58,7 @@ class Engine:
         geometry = runner.info.geometry
         self._num_groups = len(geometry.groups)
         self._block_size = geometry.block_size
-        self._pool = BlockPool(geometry, runner.num_blocks, clock, hasher)
+        self._pool = BlockPool(geometry, runner.num_blocks, clock, hasher, policy_maker(config.eviction_policy))
         self.pins = PinTable(self._pool, geometry.block_size, clock)
         """Prefixes that tenants keep from eviction."""
         self._scheduler = Scheduler(config, self._pool, geometry.block_size, self.pins)

@@ -6,6 +6,7 @@ import math
 from dataclasses import dataclass
 
 from cache_store.errors import InvalidRequestError
+from cache_store.policies.choice import PolicyKind
 from cache_store.tokens import count, unpack
 from worker.requests import EngineRequest
 from worker.runner import ModelInfo
@@ -21,6 +22,8 @@ class EngineConfig:
     """Samples that run at once."""
     num_max_waiting: int = 256
     """Requests that wait for their first step; one more waits only where its tenant has less than its part of them."""
+    eviction_policy: PolicyKind = PolicyKind.CLASS
+    """Which of a tenant's cached blocks go first."""
     watermark: float = 0.01
     """Share of its tenant's maximum that an admission leaves free beside running sequences, so that they can grow."""
 

@@ -249,6 +249,7 @@ def engine_config(config: WorkerConfig) -> EngineConfig:
         num_step_tokens=config.token_budget,
         num_max_sequences=config.max_num_sequences,
         num_max_waiting=config.max_waiting,
+        eviction_policy=config.eviction_policy,
     )
 
 

@@ -34,7 +34,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         "--capacity", action="append", help="5%% of the unique blocks, 8GiB, or 1000 blocks; repeatable"
     )
     parser.add_argument("--kv-bytes-per-token", type=float, default=0.0, help="for capacities in bytes")
-    parser.add_argument("--policy", action="append", choices=[*PolicyKind], help="repeatable; default: the first")
+    parser.add_argument("--policy", action="append", choices=[*PolicyKind], help="repeatable; default: class")
     parser.add_argument("--oracle", action="store_true", help="also the most that any policy could hit")
     parser.add_argument(
         "--scanner",
@@ -73,7 +73,7 @@ def execute(args: argparse.Namespace) -> int:
     capacities = tuple(parse_capacity(text, num_unique, bytes_per_block) for text in args.capacity or ["5%"])
     question = Question(
         capacities=capacities,
-        policies=tuple(PolicyKind(each) for each in args.policy or [next(iter(PolicyKind))]),
+        policies=tuple(PolicyKind(each) for each in args.policy or [PolicyKind.CLASS]),
         session_ends=parse_share("session-ends", args.session_ends),
         num_windows=args.windows,
         useless_density=parse_share("useless-density", args.useless_density),

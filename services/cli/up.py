@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from cache_store.policies.choice import PolicyKind
 from services.cli.connection import add_data_dir, data_folder
 from services.cli.exit_codes import ExitCode
 from services.cli.output import bytes_text
@@ -37,6 +38,12 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument("--model-name", default="", metavar="NAME", help="name that clients call the model by")
     parser.add_argument("--kv-mib", type=_positive, metavar="MIB", help="KV cache per worker (default: by free memory)")
     parser.add_argument("--torch-threads", type=_positive, default=1, metavar="N", help="CPU threads per worker")
+    parser.add_argument(
+        "--eviction-policy",
+        choices=[*PolicyKind],
+        default=PolicyKind.CLASS,
+        help="which of a tenant's blocks go first: by classes of use learnt online, or the least recently used",
+    )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where models run")
     parser.add_argument("--runner", choices=("paged", "digest"), default="paged", help=argparse.SUPPRESS)
     parser.set_defaults(run=run)
@@ -74,6 +81,7 @@ def run(args: argparse.Namespace) -> int:
         admin_port=args.admin_port,
         kv_bytes=args.kv_mib * MIB if args.kv_mib else None,
         torch_threads=args.torch_threads,
+        eviction_policy=PolicyKind(args.eviction_policy),
         device=Device(args.device),
     )
     with StopSignals() as stop:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 from cache_store.clock import SystemClock
 from cache_store.errors import InvalidRequestError, PreconditionError, UnavailableError
+from cache_store.policies.choice import PolicyKind
 from cache_store.registry import WorkerId
 from services.client import AdminClient
 from services.cluster.checks import check_port
@@ -82,6 +83,7 @@ class LaunchOptions:
     admin_port: int = 7421
     kv_bytes: int | None = None
     """Of each worker; None: by free memory."""
+    eviction_policy: PolicyKind = PolicyKind.CLASS
     torch_threads: int = 1
     device: Device = Device.AUTO
 
@@ -276,6 +278,7 @@ def _worker_spec(
         model_folder=model.folder,
         cache_dir=options.cache_dir,
         torch_threads=options.torch_threads,
+        eviction_policy=options.eviction_policy,
     )
     reach = Reach.NODE if options.ray_address else Reach.CONFIGURED
     return WorkerSpec(
