@@ -8,6 +8,7 @@ that imports Ray.
 from __future__ import annotations
 
 import asyncio
+import gc
 import os
 import sys
 import threading
@@ -71,6 +72,8 @@ class WorkerActor:
             self._host = self._wait(WorkerHost.start(config, parts), timeout_s=None)
         except Exception as error:
             raise _one_sentence(error) from None
+        gc.collect()
+        gc.freeze()  # model and block pool stay: not to be looked through again and again while steps wait
         self._watch = asyncio.run_coroutine_threadsafe(self._end_with_host(), self._loop)
 
     def describe(self) -> WorkerRecord:
