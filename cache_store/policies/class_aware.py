@@ -98,10 +98,11 @@ class ClassAware:
         return self._statistics.worth(class_id, age_s) if class_id >= 0 else WORTHLESS
 
     def _features(self, outcome: Outcome, found: Found | None, now_s: float) -> tuple[int, ...]:
-        """Stop reason, turn, new tokens, answer, pause: what tells most about all classes below it comes first."""
-        stop = self._stops.get(outcome.stop)
-        if stop is None:
-            stop = self._stops[outcome.stop] = len(self._stops) if len(self._stops) < MAX_STOPS else MAX_STOPS
+        """Stop reason, turn, new tokens, answer, pause: what tells most about all classes below it comes first.
+
+        Who names sessions is told apart from who does not: the one may say when they end.
+        """
+        stop = 2 * self._number_of(outcome.stop) + bool(outcome.session)
         before = _turn_before(found)
         answer = bisect_right(OUTPUT_TOKENS, outcome.output_tokens)
         if found is None or before == 0:
@@ -114,6 +115,11 @@ class ClassAware:
             answer,
             bisect_right(PAUSES_S, now_s - found.request.time_s),
         )
+
+    def _number_of(self, stop: str) -> int:
+        if stop not in self._stops and len(self._stops) < MAX_STOPS:
+            self._stops[stop] = len(self._stops)
+        return self._stops.get(stop, MAX_STOPS)
 
     def _class_of(self, features: tuple[int, ...]) -> int:
         """Number of a class; those above it have the leading features."""

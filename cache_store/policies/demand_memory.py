@@ -89,12 +89,11 @@ class DemandMemory:
 
     def find(self, blocks: Sequence[UsedBlock]) -> Found | None:
         """The request whose remembered block is the deepest among `blocks`."""
-        places = self._places
-        for index in range(len(blocks) - 1, -1, -1):
-            place = places.get(blocks[index].digest)
-            if place is not None:
-                return Found(*place, index + 1)
-        return None
+        digests = [block.digest for block in blocks]
+        deepest = next(filter(self._places.__contains__, reversed(digests)), None)
+        if deepest is None:
+            return None
+        return Found(*self._places[deepest], digests.index(deepest) + 1)
 
     def add(self, request: Remembered) -> None:
         """Remembers a request, and forgets the oldest where there are too many."""

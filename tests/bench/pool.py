@@ -25,6 +25,7 @@ from cache_store.block_pool import BlockPool, PolicyMaker
 from cache_store.clock import SystemClock
 from cache_store.digest import chain
 from cache_store.domain import Domain, TenantId
+from cache_store.policies.class_aware import ClassAware
 from cache_store.policies.lru import Lru
 from cache_store.quota import QuotaTable, TenantQuota, TierShare
 from cache_store.tiers import Granted, TierKind
@@ -39,7 +40,7 @@ NUM_BLOCKS = 512
 NUM_TOKENS = BLOCK * NUM_BLOCKS
 POOL_BLOCKS = 8 * NUM_BLOCKS
 PEER = Path(__file__).parent / "peers" / "vllm_pool.py"
-POLICIES: dict[str, PolicyMaker] = {"lru": Lru}
+POLICIES: dict[str, PolicyMaker] = {"lru": Lru, "class": ClassAware}
 TENANT_COUNTS = (1, 8)
 
 Run = Callable[[], dict[str, float]]

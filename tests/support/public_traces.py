@@ -13,6 +13,7 @@ from cache_store.replay.trace_files import ReadOptions, read_trace
 
 CONVERSATION = "mooncake_conversation_trace.jsonl.zst"
 CLAUDE_CODE = "kv_cache_tester_claude_code.jsonl.zst"
+AZURE_CODE = "AzureLLMInferenceTrace_code.csv.zst"
 
 
 @cache
