@@ -134,3 +134,47 @@ def test_who_waits_for_a_flight_does_not_hold_up_those_behind() -> None:
     behind = bench.submit([600])
     bench.step()
     assert bench.answers[behind].cached_tokens == 0
+
+
+def test_followers_wait_for_their_leader_beside_another_tenant() -> None:
+    bench = Bench(num_blocks=128, config=SMALL_STEPS)
+    bench.submit(range(100, 164), domain=GLOBEX)
+    keys = [bench.submit(PROMPT, domain=ACME) for _ in range(4)]
+    bench.run_until_idle()
+    bench.assert_exact(*bench.requests)
+    assert num_prefilled(bench) <= 2 * 64
+    assert [bench.answers[key].cached_tokens for key in keys] == [0, 63, 63, 63]
+
+
+def test_levels_of_prefixes_are_each_computed_once() -> None:
+    bench = Bench(num_blocks=128, config=SMALL_STEPS)
+    system, tools = range(32), range(32, 64)
+    keys = [bench.submit([*system, *tools, 100 + n, 101 + n]) for n in range(3)]
+    keys += [bench.submit([*system, 200 + n, 201 + n]) for n in range(3)]
+    bench.run_until_idle()
+    bench.assert_exact(*keys)
+    assert num_prefilled(bench) <= 64 + 6 * 2
+    assert sorted(bench.answers[key].cached_tokens or 0 for key in keys) == [0, 32, 32, 32, 64, 64]
+
+
+def test_a_leader_that_is_preempted_for_another_tenant_is_followed_by_the_next() -> None:
+    config = EngineConfig(num_step_tokens=8, num_max_sequences=2, watermark=0.0)
+    bench = Bench(num_blocks=64, config=config)
+    leader, follower = (bench.submit(PROMPT, sampling(2)) for _ in range(2))
+    other = bench.submit([900, 901], sampling(30))
+    bench.step()
+    bench.step()
+    foreign = bench.submit([700] * 4, sampling(2), domain=GLOBEX)  # its part is one of two places
+    bench.run_until_idle()
+    bench.assert_exact(leader, follower, other, foreign)
+    assert num_prefilled(bench) <= 64 + 2 + 4 + 8 * 4
+
+
+def test_a_leader_that_stores_nothing_is_not_waited_for_and_the_next_one_is() -> None:
+    bench = Bench(num_blocks=128, config=SMALL_STEPS)
+    bench.submit(PROMPT, mode=CacheMode.READ_ONLY)
+    keys = [bench.submit(PROMPT) for _ in range(3)]
+    bench.run_until_idle()
+    bench.assert_exact(*bench.requests)
+    assert num_prefilled(bench) == 2 * 64
+    assert [bench.answers[key].cached_tokens for key in keys] == [0, 63, 63]
