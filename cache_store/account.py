@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from cache_store.domain import TenantId
 from cache_store.eviction_queue import EvictionQueue
-from cache_store.policy import ClassId, EvictionPolicy
+from cache_store.policy import EvictionPolicy
 from cache_store.prefix_tree import Block
 from cache_store.quota import TenantQuota, TierShare
 from cache_store.shadow import Watch
@@ -84,8 +84,9 @@ class Account:
 
     def evict_least(self, now_s: float) -> Block | None:
         """Takes out the leaf that is worth least; the oldest, where the policy does worse than LRU."""
-        is_guarded = self.watch is not None and self.watch.prefers_lru
-        return self.queue.pop_least(_oldest if is_guarded else self.policy.value, now_s)
+        if self.watch is not None and self.watch.prefers_lru:
+            return self.queue.pop_oldest()
+        return self.queue.pop_least(self.policy.value, now_s)
 
     def take_slots(self, num_blocks: int) -> None:
         """It holds that many more blocks; those that were kept for it come first."""
@@ -95,7 +96,3 @@ class Account:
     def give_slots(self, num_blocks: int) -> None:
         """That many blocks, which it has no more, have become unused. A strict tenant's stay its own."""
         self.num_kept = min(self.num_kept + num_blocks, self.num_to_keep)
-
-
-def _oldest(class_id: ClassId, age_s: float) -> float:  # noqa: ARG001 - a policy's value
-    return -age_s

@@ -86,6 +86,21 @@ class EvictionQueue:
                 self._num_entries -= 1
                 return heappop(heap)[3]
 
+    def pop_oldest(self) -> Block | None:
+        """Takes out the leaf whose last use was the longest ago, whatever its class; None where there is no leaf."""
+        oldest: ClassId | None = None
+        for class_id, heap in self._classes.items():
+            if not _counts_first(heap):
+                self._settle(heap)
+                self._forget_worth(class_id)
+            if heap and (oldest is None or heap[0] < self._classes[oldest][0]):
+                oldest = class_id
+        if oldest is None:
+            return None
+        self._forget_worth(oldest)
+        self._num_entries -= 1
+        return heappop(self._classes[oldest])[3]
+
     def leaves(self) -> Iterator[Block]:
         """All entries that count; a block may come twice. For checks."""
         for heap in self._classes.values():
@@ -129,6 +144,10 @@ class EvictionQueue:
 def may_go(block: Block, use: Use) -> bool:
     """Whether it is a leaf that nobody holds, and has not been used since."""
     return block.use is use and block.ref_count == 0 and not block.children and block.parent is not None
+
+
+def _counts_first(heap: list[_Entry]) -> bool:
+    return bool(heap) and _counts(heap[0])
 
 
 def _counts(entry: _Entry) -> bool:

@@ -16,6 +16,7 @@ from cache_store.block_pool import BlockPool
 from cache_store.clock import ManualClock
 from cache_store.digest import Hasher, chain, xxh3_128
 from cache_store.domain import TenantId
+from cache_store.policies.class_aware import ClassAware
 from cache_store.policies.lru import Lru
 from cache_store.policy import EvictionPolicy, Outcome
 from cache_store.prefix_tree import Block
@@ -81,7 +82,7 @@ class PoolMachine(RuleBasedStateMachine):
         capacity=st.sampled_from([1, 2, 3, 4, 5, 6, 8, 8, 12, 16]),
         groups=st.integers(1, 2),
         hasher=st.sampled_from([xxh3_128, xxh3_128, _four_bits]),
-        policy=st.sampled_from([Lru, Lru, OddPolicy]),
+        policy=st.sampled_from([Lru, Lru, OddPolicy, ClassAware]),
         quotas=quota_tables(TENANTS),
     )
     def start(

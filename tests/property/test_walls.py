@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from cache_store.block_pool import BlockPool
 from cache_store.clock import ManualClock
 from cache_store.domain import Domain, DomainTag, TenantId
+from cache_store.policies.class_aware import ClassAware
 from cache_store.policies.lru import Lru
 from cache_store.policy import EvictionPolicy
 from cache_store.prefix_tree import Block
@@ -170,7 +171,7 @@ def _heard(pool: BlockPool, tags: set[DomainTag]) -> list[tuple[str, bytes]]:
     return [(event.change, digest) for event in events for digest in split(event.digests)]
 
 
-@pytest.mark.parametrize("policy", [Lru, OddPolicy])
+@pytest.mark.parametrize("policy", [Lru, OddPolicy, ClassAware])
 @many
 @given(seed=seeds)
 def test_a_strict_tenants_trace_is_the_same_whatever_others_do(policy: Callable[[], EvictionPolicy], seed: int) -> None:

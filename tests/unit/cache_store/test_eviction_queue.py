@@ -32,3 +32,13 @@ def test_nor_where_it_has_a_time_to_live() -> None:
         expiries.push(leaf, use)
     assert len(expiries) < NUM_OFFERS / 10
     assert expiries.pop(2e9) is leaf
+
+
+def test_the_oldest_of_all_classes_whatever_it_is_worth() -> None:
+    queue = EvictionQueue()
+    leaves = [_leaf(Use(time_s, ClassId(class_id))) for time_s, class_id in ((3.0, 0), (1.0, 1), (2.0, 0), (4.0, 2))]
+    for leaf in leaves:
+        queue.push(leaf)
+    leaves[3].ref_count = 1
+    assert queue.pop_least(lambda class_id, _age_s: -class_id, 10.0) is leaves[1]
+    assert [queue.pop_oldest() for _ in range(3)] == [leaves[2], leaves[0], None]

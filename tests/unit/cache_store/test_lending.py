@@ -57,12 +57,12 @@ def test_space_above_the_guarantees_is_lent_and_taken_back(pool: BlockPool) -> N
 
 
 def test_nobody_pays_out_of_its_guarantee(pool: BlockPool) -> None:
-    pool.set_quotas(make_table(acme=TierShare(0.5)))
-    fill(pool, ACME, 8)
+    pool.set_quotas(make_table(acme=TierShare(0.75)))
+    fill(pool, ACME, 12)
     for number in range(4):
-        fill(pool, GLOBEX, 8, 100 * number)
-    assert used(pool) == {"acme": 8, "globex": 8}
-    assert pool.num_available(GLOBEX) == 8
+        fill(pool, GLOBEX, 4, 100 * number)
+    assert used(pool) == {"acme": 12, "globex": 4}
+    assert pool.num_available(GLOBEX) == 4
 
 
 def test_what_is_lent_is_shared_by_weight(pool: BlockPool) -> None:
