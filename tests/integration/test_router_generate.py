@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from services.cluster.valkey import EmbeddedValkey
 from services.router.routing import ROUTE_WEIGHT
 from tests.support.redis_servers import server_named
 from tests.support.router_host import ADMIN_METADATA, MODEL, Cluster, running_cluster, tokens_request
+from worker.config import NumBlocks
 
 PROMPT = list(range(100, 180))
 
@@ -206,6 +208,29 @@ async def test_the_operator_sees_the_record_with_the_terms(cluster: Cluster) -> 
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await cluster.record(cluster.globex, "mine")
     assert error.value.code() is grpc.StatusCode.NOT_FOUND
+
+
+async def test_an_answer_says_what_it_lost_to_others(
+    request: pytest.FixtureRequest, valkey: EmbeddedValkey, tmp_path: Path
+) -> None:
+    """Eight blocks for two answers of seven: one has to give way, and is exact all the same."""
+    crowded: dict[str, Any] = {"pool": NumBlocks(8), "digest_step_s": 0.002}
+    async with running_cluster(server_named(request, "valkey").urls, tmp_path, [crowded]) as cluster:
+        prompts = [list(range(start, start + 32)) for start in (100, 200)]
+        requests = [tokens_request(prompt, max_tokens=70, request_id=f"r{prompt[0]}") for prompt in prompts]
+        answers = await asyncio.gather(*(cluster.acme.generate(each) for each in requests))
+        (lost,) = (answer for answer in answers if answer.timings.preemptions)
+        record = await cluster.record(cluster.acme, lost.request_id)
+        repeated = [await cluster.acme.generate(tokens_request(prompt, max_tokens=70)) for prompt in prompts]
+    timings = lost.timings
+    assert timings.recomputed_tokens > 0
+    assert timings.preempted_duration.ToNanoseconds() > 0
+    assert timings.recompute_duration.ToNanoseconds() > 0
+    assert timings.swap_duration.ToNanoseconds() == 0
+    assert record.preempted_duration == timings.preempted_duration
+    assert record.recompute_duration == timings.recompute_duration
+    assert (record.preemptions, record.recomputed_tokens) == (timings.preemptions, timings.recomputed_tokens)
+    assert [answer.completions for answer in repeated] == [answer.completions for answer in answers]
 
 
 async def test_the_operator_sees_the_cluster(cluster: Cluster) -> None:

@@ -69,6 +69,10 @@ class ScriptedApi(rpc.InferenceServiceServicer, cache_pb2_grpc.CacheServiceServi
         )
         response = pb.GenerateResponse(request_id=request.request_id, completions=[completion], usage=usage, seed=9)
         response.timings.route_duration.FromMilliseconds(250)
+        response.timings.preempted_duration.FromMilliseconds(1_500)
+        response.timings.recompute_duration.FromMilliseconds(500)
+        response.timings.swap_duration.FromMilliseconds(125)
+        response.timings.preemptions, response.timings.recomputed_tokens = 2, 300
         response.route.worker_id = "worker-0"
         return response
 

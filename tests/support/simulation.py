@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import heapq
 import random
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 
-from cache_store.clock import ManualClock
+from cache_store.clock import Clock, ManualClock
 from cache_store.domain import Domain
 from cache_store.errors import UnavailableError
 from cache_store.quota import EMPTY_QUOTAS, QuotaTable
@@ -85,47 +85,62 @@ class _Arrival:
 def simulate(
     machine: Machine, traffic: Sequence[Traffic], seconds: float, seed: int, quotas: QuotaTable = EMPTY_QUOTAS
 ) -> dict[str, Outcome]:
-    """Sends for `seconds`, and goes on until the first tenant has had all its first tokens; outcomes by tenant.
-
-    What a tenant sends depends on the seed and on itself alone.
-    """
+    """`drive` on the simulated clock; what a tenant sends depends on the seed and on itself alone."""
     clock = ManualClock(0.0)
     info = digest_model(block_size=BLOCK_SIZE, vocab_size=VOCAB_SIZE, eos_token_ids=())
     engine = Engine(DigestRunner(info, machine.num_blocks, machine.durations, clock.advance), clock, machine.config)
     engine.set_quotas(quotas)
+    return drive(engine, clock, clock.advance, traffic, seconds, seed)
+
+
+def drive(
+    engine: Engine,
+    clock: Clock,
+    sleep: Callable[[float], object],
+    traffic: Sequence[Traffic],
+    seconds: float,
+    seed: int,
+) -> dict[str, Outcome]:
+    """Sends for `seconds`, and goes on until the first tenant has had all its first tokens; outcomes by tenant."""
     outcomes = {each.tenant: Outcome() for each in traffic}
     pending: dict[RequestKey, tuple[float, str]] = {}
     tenants: dict[RequestKey, str] = {}
+    begin_s = clock.monotonic_s()
     arrivals = list(heapq.merge(*(_arrivals(each, seconds, seed) for each in traffic), key=lambda each: each.at_s))
     arrivals.reverse()
     observed = traffic[0].tenant
     while arrivals or any(tenant == observed for _, tenant in pending.values()):
-        if not engine.has_work and arrivals:
-            clock.advance(max(0.0, arrivals[-1].at_s - clock.monotonic_s()))
-        while arrivals and arrivals[-1].at_s <= clock.monotonic_s():
+        now_s = clock.monotonic_s() - begin_s
+        if not engine.has_work and arrivals and arrivals[-1].at_s > now_s:
+            sleep(arrivals[-1].at_s - now_s)
+        while arrivals and arrivals[-1].at_s <= clock.monotonic_s() - begin_s:
             arrival = arrivals.pop()
             key = RequestKey(len(arrivals))
-            request = EngineRequest(
-                key, arrival.domain, pack(arrival.prompt), sampling(arrival.max_tokens), 1, CacheMode.READ_WRITE
-            )
             try:
-                engine.submit(request)
+                engine.submit(_request(key, arrival))
             except UnavailableError:
                 outcomes[arrival.domain.tenant].num_refused += 1
                 continue
             pending[key] = (arrival.at_s, arrival.domain.tenant)
             tenants[key] = arrival.domain.tenant
-        for output in engine.step():
+        outputs = engine.step()
+        now_s = clock.monotonic_s() - begin_s
+        for output in outputs:
             outcome = outcomes[tenants[output.key]]
             if isinstance(output, Generated):
                 outcome.output_tokens += 1
                 if output.key in pending:
-                    outcome.ttft_s.append(clock.monotonic_s() - pending.pop(output.key)[0])
+                    outcome.ttft_s.append(now_s - pending.pop(output.key)[0])
             elif isinstance(output, Finished):
                 outcome.num_finished += 1
                 outcome.num_preempted += output.preemptions
     engine.check_invariants()
     return outcomes
+
+
+def _request(key: RequestKey, arrival: _Arrival) -> EngineRequest:
+    params = sampling(arrival.max_tokens)
+    return EngineRequest(key, arrival.domain, pack(arrival.prompt), params, 1, CacheMode.READ_WRITE)
 
 
 def _arrivals(traffic: Traffic, seconds: float, seed: int) -> Iterator[_Arrival]:

@@ -428,7 +428,9 @@ class Timings(_message.Message):
     SWAP_DURATION_FIELD_NUMBER: _builtins.int
     RECOMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
     preemptions: _builtins.int
-    """How often it was preempted and its blocks computed again; 0 where a stop string or a cancel ended it early."""
+    """How often it was preempted and its blocks computed again. This and what follows is 0 where a stop string or a
+    cancel ended the request early: its worker did not report any more.
+    """
     recomputed_tokens: _builtins.int
     """Tokens computed again."""
     @_builtins.property

@@ -66,7 +66,8 @@ async def test_what_was_made_before_a_failure_arrives_and_its_status_follows() -
 
 async def test_times_and_preemptions_are_passed_on() -> None:
     engine = ScriptedEngine()
-    script(engine, lambda: (Started(KEY, 0), Generated(KEY, 0, (5,), Finish.STOP), Finished(KEY, 0.25, 0.5, 1.125, 2)))
+    end = Finished(KEY, 0.25, 0.5, 1.125, 2, preempted_s=0.375, recompute_s=0.125, recomputed_tokens=7, swap_s=0.75)
+    script(engine, lambda: (Started(KEY, 0), Generated(KEY, 0, (5,), Finish.STOP), end))
     async with serving(engine) as (client, _):
         finished = (await client.execute(ACME, [1, 2, 3, 4])).finished
     assert finished is not None
@@ -74,6 +75,10 @@ async def test_times_and_preemptions_are_passed_on() -> None:
     assert finished.prefill_duration.ToMilliseconds() == 500
     assert finished.decode_duration.ToMilliseconds() == 1_125
     assert finished.preemptions == 2
+    assert finished.preempted_duration.ToMilliseconds() == 375
+    assert finished.recompute_duration.ToMilliseconds() == 125
+    assert finished.swap_duration.ToMilliseconds() == 750
+    assert finished.recomputed_tokens == 7
 
 
 async def test_a_caller_that_reads_nothing_is_let_go() -> None:

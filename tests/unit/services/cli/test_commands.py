@@ -92,6 +92,15 @@ def test_generate_json_gives_all_fields(api: ScriptedApi, capsys: Capture) -> No
     assert document["route"]["worker_id"] == "worker-0"
 
 
+def test_generate_says_what_a_request_lost_to_others(
+    api: ScriptedApi, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stderr.isatty", lambda: True)
+    assert main(["generate", "--address", api.address, "--key", "k", "-n", "2", "hi"]) == ExitCode.OK
+    summary = capsys.readouterr().err
+    assert "lost 1.50 s preempted (2 times), 0.50 s to compute 300 tokens again, 0.12 s for blocks" in summary
+
+
 def test_the_key_may_come_from_the_environment_or_a_file(
     api: ScriptedApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

@@ -44,6 +44,9 @@ def test_answer_becomes_values(api: ScriptedApi) -> None:
     assert generation.completions[0].finish_reason is FinishReason.LENGTH
     assert (generation.usage.cached_tokens, generation.usage.computed_tokens) == (3, 2)
     assert generation.timings.route_s == 0.25
+    assert (generation.timings.preemptions, generation.timings.preempted_s) == (2, 1.5)
+    assert (generation.timings.recompute_s, generation.timings.recomputed_tokens) == (0.5, 300)
+    assert generation.timings.swap_s == 0.125
     assert generation.route.worker_id == "worker-0"
 
 
