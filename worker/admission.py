@@ -8,6 +8,7 @@ Knows queues, holds and pins; the scheduler owns the queues and preempts. Owned 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 
 from cache_store.block_pool import BlockPool
@@ -71,23 +72,52 @@ class Admission:
         return sequence in self._hopeless
 
     def may_start(self, queue: TenantQueue, sequence: Sequence) -> bool:
-        """False where it has to wait for others of its tenant that cannot be preempted any more, as it cannot be.
+        """False where it has to wait for others that cannot be preempted any more, as it cannot be.
 
-        Together they take no more than the tenant would be entitled to if one more of its weight came, so that whoever
-        comes finds its part. One of them may always run.
+        Those of a tenant together take no more than it would be entitled to if one more of its weight came, so that
+        whoever comes finds its part; one of them may always run. Those of all leave everybody's guarantee within reach,
+        also where it is not used just then. One that is too large for that runs beside no other of its kind, as a
+        *guest*: it is ended when a guarantee is claimed.
         """
+        if not _is_guarded(sequence):
+            return True
+        if not self._leaves_guarantees(queue, sequence):
+            return False
         guarded = [each for each in queue.running if _is_guarded(each)]
-        if not guarded or not _is_guarded(sequence):
+        if not guarded:
             return True
         weight = self._service.weight(queue.tenant)
         part = weight / (weight + sum(self._service.weight(other) for other in self._queues))
         guaranteed = self._pool.use_of(sequence.owner.domain).guaranteed_blocks
-        num_blocks = sum(len(each.blocks) + len(each.reserved) for each in guarded)
+        num_blocks = sum(map(_num_taken, guarded))
         num_places = sum(len(each.samples) for each in (*guarded, sequence))
         return (
             num_blocks + self._allocator.full_blocks(sequence) <= max(guaranteed, part * self._pool.num_blocks)
             and num_places <= part * self._config.num_max_sequences
         )
+
+    def give_up(self, sequence: Sequence) -> None:
+        """It ran as a guest, and a guarantee was claimed."""
+        self._hopeless.append(sequence)
+
+    def _leaves_guarantees(self, queue: TenantQueue, sequence: Sequence) -> bool:
+        guarded = [each for other in self._queues.values() for each in other.running if _is_guarded(each)]
+        if not guarded:
+            return True
+        kept = {use.tenant: use.guaranteed_blocks for use in self._pool.usage()}
+        taken = Counter({queue.tenant: self._allocator.full_blocks(sequence)})
+        for each in guarded:
+            taken[each.owner.domain.tenant] += _num_taken(each)
+        return sum(max(kept.get(tenant, 0), taken[tenant]) for tenant in {*kept, *taken}) <= self._pool.num_blocks
+
+    def _is_guest(self, sequence: Sequence) -> bool:
+        """Whether it could not be preempted and holds what others are guaranteed."""
+        if not _is_guarded(sequence):
+            return False
+        tenant = sequence.owner.domain.tenant
+        promised = sum(use.guaranteed_blocks for use in self._pool.usage() if use.tenant != tenant)
+        own = self._pool.use_of(sequence.owner.domain).guaranteed_blocks
+        return max(own, _num_taken(sequence)) > self._pool.num_blocks - promised
 
     def place(self, queue: TenantQueue, sequence: Sequence, now_s: float) -> bool:
         """Gives the sequence what it needs to run. False where it has to wait; others may have been preempted."""
@@ -107,17 +137,23 @@ class Admission:
         """The tenant's standing, and who of it may be preempted."""
         return self._party(queue, self._pool.use_of(_domain_of(queue)), self._candidates(queue))
 
-    def others(self, queue: TenantQueue) -> Iterator[Party]:
-        """All other tenants of which something runs."""
+    def others(self, queue: TenantQueue, num_blocks: int) -> Iterator[Party]:
+        """All other tenants of which something runs, where the queue's tenant asks for `num_blocks` more.
+
+        Guests are candidates as well where it is guaranteed that many.
+        """
         uses = {use.tenant: use for use in self._pool.usage()}
-        others = (other for other in self._queues.values() if other is not queue and other.running)
-        return (self._party(other, uses[other.tenant], self._candidates(other)) for other in others)
+        own = uses[queue.tenant]
+        is_claim = own.held_blocks + num_blocks <= own.guaranteed_blocks
+        for other in self._queues.values():
+            if other is not queue and other.running:
+                guests = self._guests(other) if is_claim else ()
+                yield self._party(other, uses[other.tenant], (*self._candidates(other), *guests))
 
     def fits(self, sequence: Sequence) -> bool:
         """Whether the sequence holds all that it will need, or its tenant may have that much."""
         num_needed = self._allocator.full_blocks(sequence)
-        num_held = len(sequence.blocks) + len(sequence.reserved)
-        return num_held >= num_needed or num_needed <= self._pool.max_blocks(sequence.owner.domain)
+        return _num_taken(sequence) >= num_needed or num_needed <= self._pool.max_blocks(sequence.owner.domain)
 
     def room_to_maximum(self, sequence: Sequence) -> int:
         """Blocks that its tenant may have beside those that it holds, however many are free."""
@@ -129,6 +165,13 @@ class Admission:
             Candidate(request, self._allocator.num_loose(sequences), sum(len(each.samples) for each in sequences))
             for request, sequences in reversed(queue.requests().items())
             if request.setbacks.num_preemptions < MAX_PREEMPTIONS
+        )
+
+    def _guests(self, queue: TenantQueue) -> tuple[Candidate, ...]:
+        return tuple(
+            Candidate(request, self._allocator.num_loose(sequences), sum(len(each.samples) for each in sequences))
+            for request, sequences in queue.requests().items()
+            if any(map(self._is_guest, sequences))
         )
 
     def _party(self, queue: TenantQueue, use: TenantUse, candidates: tuple[Candidate, ...]) -> Party:
@@ -212,7 +255,7 @@ class Admission:
 
     def _make_way(self, queue: TenantQueue, demand: Demand) -> bool:
         asking = self._party(queue, self._pool.use_of(_domain_of(queue)), candidates=())
-        victims = makes_way(asking, self.others(queue), demand)
+        victims = makes_way(asking, self.others(queue, demand.num_blocks), demand)
         for request in victims:
             self._preempt(request)
         return bool(victims)
@@ -234,6 +277,10 @@ class Admission:
 
 def _is_guarded(sequence: Sequence) -> bool:
     return sequence.owner.setbacks.num_preemptions >= MAX_PREEMPTIONS
+
+
+def _num_taken(sequence: Sequence) -> int:
+    return len(sequence.blocks) + len(sequence.reserved)
 
 
 def _domain_of(queue: TenantQueue) -> Domain:

@@ -26,6 +26,7 @@ from cache_store.tokens import PackedTokens, count
 from cache_store.usage import TenantUse
 from worker.engine_config import EngineConfig, check_request, check_room
 from worker.pins import PinTable
+from worker.preemption import MAX_PREEMPTIONS
 from worker.queue_limit import may_wait
 from worker.rate import RateMeter
 from worker.requests import (
@@ -196,11 +197,13 @@ class Engine:
         """Fails what could only run on blocks that others are guaranteed and use."""
         outputs: list[EngineOutput] = []
         for request in {sequence.owner: None for sequence in schedule.hopeless}:
-            num_blocks = self._pool.attainable_blocks(request.domain)
-            why = (
-                f"this worker can give your tenant {num_blocks} blocks of {self._block_size} tokens now, and the "
-                "request needs more; try again later, or send a shorter one"
-            )
+            if request.setbacks.num_preemptions < MAX_PREEMPTIONS:
+                num_blocks = self._pool.attainable_blocks(request.domain)
+                why = f"this worker can give your tenant {num_blocks} blocks of {self._block_size} tokens now, and the "
+                why += "request needs more; try again later, or send a shorter one"
+            else:
+                why = "the request ran on blocks that were lent to your tenant, has given them back and cannot have as "
+                why += "many here now; try again later, or send a shorter one"
             self._num_refused += 1
             outputs.append(self._fail(request, UnavailableError(why, MAX_RETRY_S)))
         return outputs

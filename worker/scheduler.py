@@ -4,10 +4,11 @@ Order of a step: every running sequence that decodes; then the rest of the budge
 the least service (`worker/fairness.py`), inside a tenant to the running prefills, oldest first, then to those that wait
 (`worker/tenant_queue.py`, `worker/admission.py`). Prefixes decide nothing between tenants.
 
-Something always ends. Running sequences either have all blocks that they will ever need, or can be preempted; a
-request is preempted at most twice and then starts again only with all its blocks. So preemptions are finite, and what
-runs ends. Where nothing runs, nothing is held but pins, which give way: the first that is tried starts, or needs more
-than is attainable and is given up. Who has waited too long keeps the others from starting, so that it is reached.
+Something always ends. Running sequences either have all blocks that they will ever need, or can be preempted; a request
+is preempted at most twice and then starts again only with all its blocks; where that takes what others are guaranteed,
+it is ended when they claim it. So preemptions are finite, and what runs ends. Where nothing runs, nothing is held but
+pins, which give way: the first that is tried starts, or needs more than is attainable and is given up. Who has waited
+too long keeps the others from starting, so that it is reached.
 
 Knows no tensors and no outputs; owned by the engine's thread.
 """
@@ -179,7 +180,7 @@ class Scheduler:
             queue = self._queue_of(sequence)
             room = self._admission.room_to_maximum(sequence)
             self._preempt_request(
-                yields_to_growth(self._admission.party(queue), list(self._admission.others(queue)), room)
+                yields_to_growth(self._admission.party(queue), list(self._admission.others(queue, 1)), room)
             )
             if sequence.id is None:
                 return False
@@ -237,14 +238,18 @@ class Scheduler:
         queue = self._queues[request.domain.tenant]
         running = [sequence for sequence in queue.running if sequence.owner is request]
         num_stopped = sum(not sequence.is_stopped for sequence in running)  # not those that were just placed again
-        request.setbacks.preempt(num_stopped, self._now_s)
-        self._num_preemptions += 1
+        is_guest = request.setbacks.num_preemptions >= MAX_PREEMPTIONS
+        if not is_guest:
+            request.setbacks.preempt(num_stopped, self._now_s)
+            self._num_preemptions += 1
         for sequence in running:
             self._step.drop(sequence)
             self._service.refund(sequence)
             self._stop(queue, sequence)
             sequence.rewind()
             self.queue(sequence, self._now_s)
+            if is_guest:
+                self._admission.give_up(sequence)
 
     def _stop(self, queue: TenantQueue, sequence: Sequence) -> None:
         assert sequence.id is not None

@@ -233,3 +233,38 @@ def test_times_lost_to_preemption_have_a_name() -> None:
     assert total_s == pytest.approx(bench.clock.monotonic_s() - 1_000.0)
     computed_again = bench.runner.num_computed - 2 * (8 + 19)
     assert finished[1].recomputed_tokens == computed_again
+
+
+def run_a_guest(bench: Bench) -> None:
+    """Lets requests of one tenant preempt each other until one of them holds what is guaranteed to another."""
+    bench.engine.set_quotas(make_table(globex=TierShare(0.5, 1.0)))
+    for number in range(1, 6):
+        bench.submit([number] * 4, sampling(240), domain=ACME)
+    bench.step()
+    rows = bench.runner.plans[-1].rows
+    while bench.engine.num_held_blocks < 61 or len(rows) > 1 or rows[0].kv_length > 200:
+        bench.step()  # until one runs alone and holds many more blocks than it has tokens for
+        rows = bench.runner.plans[-1].rows
+
+
+def test_what_cannot_be_preempted_any_more_is_ended_when_a_guarantee_is_claimed() -> None:
+    bench = Bench(num_blocks=64, config=TIGHT, max_model_len=2_048)
+    run_a_guest(bench)
+    key = bench.submit([99] * 60, sampling(60), domain=GLOBEX)
+    bench.step()
+    bench.step()
+    assert bench.answers[key].cached_tokens is not None, "it waits for blocks that are its own"
+    failures = [answer.error for answer in bench.answers.values() if answer.error is not None]
+    assert len(failures) == 1
+    assert isinstance(failures[0], UnavailableError)
+    assert "lent" in str(failures[0])
+    bench.run_until_idle()
+    bench.assert_exact(key)
+
+
+def test_it_runs_to_its_end_where_nobody_claims_any() -> None:
+    bench = Bench(num_blocks=64, config=TIGHT, max_model_len=2_048)
+    run_a_guest(bench)
+    bench.run_until_idle()
+    assert all(answer.error is None for answer in bench.answers.values())
+    bench.assert_exact(*bench.answers)
