@@ -148,7 +148,7 @@ class BlockPool:
         account, now_s = self._ledger.of(domain.tenant), self._clock.monotonic_s()
         policy = account.policy
         if account.watch is not None:
-            account.watch.hit(self._ledger.sample.names(match.blocks), len(match.blocks))
+            account.watch.ask(len(match.blocks), len(match.blocks))
         run: Use | None = None
         length = 0
         for block in match.pinned:
@@ -212,7 +212,7 @@ class BlockPool:
             self._events.add(self._tree.tag_of(stored[0]), BlockChange.STORED, stored)
             watch = self._ledger.of(domain.tenant).watch
             if watch is not None:
-                watch.miss(self._ledger.sample.names(stored), len(stored))
+                watch.ask(len(stored), 0)
         return standing
 
     def pin(self, blocks: Sequence[Block]) -> None:
@@ -285,6 +285,9 @@ class BlockPool:
         known = [block for block in blocks if block.parent is not None]
         if not known:
             return
+        if account.watch is not None:
+            account.watch.use(self._ledger.sample.of(known))
+            account.watch.judge()
         num_prompt_blocks = outcome.prompt_tokens // self._block_size
         parts = account.policy.uses(outcome, previous, known, num_prompt_blocks, self._clock.monotonic_s())
         self._num_uses += 1
@@ -296,9 +299,6 @@ class BlockPool:
                 block.use = use
             start = end
         assert start == len(known), "every block has a use"
-        if account.watch is not None:
-            account.watch.use(self._ledger.sample.names(known))
-            account.watch.judge()
 
     def _unknown_use(self, account: Account) -> Use:
         use = account.policy.unknown_use(self._clock.monotonic_s())

@@ -18,7 +18,7 @@ from cache_store.prefix_tree import Block
 SMALL_POOL = 2_048
 """Blocks of a pool of which all are followed."""
 NUM_SAMPLED = 4_096
-"""Blocks of a large pool that are followed at least; a fourth of one between the two."""
+"""Blocks of a large pool that are followed at least; an eighth of one between the two."""
 _MAX_DOUBLINGS = 6
 
 
@@ -43,7 +43,7 @@ class Sample:
     __slots__ = ("_below",)
 
     def __init__(self, num_blocks: int) -> None:
-        fraction = 1 if num_blocks < SMALL_POOL else max(4, 1 << max(0, (num_blocks // NUM_SAMPLED).bit_length() - 1))
+        fraction = 1 if num_blocks < SMALL_POOL else max(8, 1 << max(0, (num_blocks // NUM_SAMPLED).bit_length() - 1))
         self._below = max(1, 256 // fraction)
         """First byte of digests."""
 
@@ -51,28 +51,37 @@ class Sample:
         """How many of `num_blocks` are followed, on average; at least one."""
         return max(1, num_blocks * self._below // 256)
 
-    def names(self, blocks: Sequence[Block]) -> list[bytes]:
-        """Digests of those that are followed."""
+    def of(self, blocks: Sequence[Block]) -> list[Block]:
+        """Those that are followed."""
         below = self._below
-        return [digest for block in blocks if (digest := block.digest)[0] < below]
+        return [block for block in blocks if block.digest[0] < below]
 
 
 @dataclass(slots=True)
 class _Tally:
-    """Blocks that were asked for since something was judged; followed ones, where nothing else is said."""
+    """What was asked for since something was judged."""
 
+    num_blocks: int = 0
+    """Followed or not."""
+    num_blocks_hit: int = 0
     num_asked: int = 0
+    """Of those that are followed, as all below."""
     num_hit: int = 0
     """By the tenant."""
-    num_all_asked: int = 0
-    """Followed or not: a few blocks may have most of the hits."""
-    num_all_hit: int = 0
     num_lost: int = 0
     """By the shadow alone."""
     num_gained: int = 0
     """By the tenant alone."""
     sum_of_squares: int = 0
     """Of what single requests lost or gained: blocks of one request are hit or missed together."""
+
+    def add(self, num_asked: int, num_hit: int, num_lost: int, num_gained: int) -> None:
+        """One request."""
+        self.num_asked += num_asked
+        self.num_hit += num_hit
+        self.num_lost += num_lost
+        self.num_gained += num_gained
+        self.sum_of_squares += (num_lost - num_gained) ** 2
 
     @property
     def is_behind(self) -> bool:
@@ -91,7 +100,6 @@ class Watch:
         "_guard_doublings",
         "_held",
         "_lending_doublings",
-        "_num_behind",
         "_num_guaranteed",
         "_rules",
         "is_useless",
@@ -104,8 +112,6 @@ class Watch:
         self._held: OrderedDict[bytes, None] = OrderedDict()
         self._for_lending = _Tally()
         self._for_guard = _Tally()
-        self._num_behind = 0
-        """Of the request that has not been judged yet."""
         self._lending_doublings = 0
         self._guard_doublings = 0
         self.is_useless = False
@@ -118,46 +124,38 @@ class Watch:
         if num_blocks == self._num_guaranteed:
             return
         self._num_guaranteed = num_blocks
-        self._trim()
         self._for_lending, self._for_guard = _Tally(), _Tally()
         self._lending_doublings = self._guard_doublings = 0
         self.is_useless = self.prefers_lru = False
 
-    def hit(self, names: Sequence[bytes], num_blocks: int) -> None:
-        """The tenant asked for so many blocks and has them; `names` are of those that are followed."""
-        held = self._held
-        num_gained = sum(1 for name in names if name not in held)
-        for tally in (self._for_lending, self._for_guard):
-            tally.num_asked += len(names)
-            tally.num_hit += len(names)
-            tally.num_all_asked += num_blocks
-            tally.num_all_hit += num_blocks
-            tally.num_gained += num_gained
-        self._num_behind -= num_gained
+    def ask(self, num_blocks: int, num_hit: int) -> None:
+        """The tenant asked for so many blocks, followed or not, and had some: few blocks may have most hits."""
+        self._for_lending.num_blocks += num_blocks
+        self._for_lending.num_blocks_hit += num_hit
 
-    def miss(self, names: Sequence[bytes], num_blocks: int) -> None:
-        """The tenant asked for so many blocks that had to be computed."""
-        held = self._held
-        num_lost = sum(1 for name in names if name in held)
-        for tally in (self._for_lending, self._for_guard):
-            tally.num_asked += len(names)
-            tally.num_all_asked += num_blocks
-            tally.num_lost += num_lost
-        self._num_behind += num_lost
-        self.use(names)
+    def use(self, blocks: Sequence[Block]) -> None:
+        """A request is over, and these are the followed ones of its blocks, first to last, as they were used before it.
 
-    def use(self, names: Sequence[bytes]) -> None:
-        """A request lets go of blocks, first to last: of one request the tail goes first."""
+        What has not been used before was computed by it. Of one request the tail goes first.
+        """
         held = self._held
-        for name in reversed(names):
+        num_hit = num_lost = num_gained = 0
+        for block in reversed(blocks):
+            name = block.digest
+            if block.use is None:
+                num_lost += name in held
+            else:
+                num_hit += 1
+                num_gained += name not in held
             held[name] = None
             held.move_to_end(name)
-        self._trim()
+        while len(held) > self._num_guaranteed:
+            held.popitem(last=False)
+        for tally in (self._for_lending, self._for_guard):
+            tally.add(len(blocks), num_hit, num_lost, num_gained)
 
     def judge(self) -> None:
-        """A request is over: answers both questions again, where there is evidence enough."""
-        self._for_guard.sum_of_squares += self._num_behind**2
-        self._num_behind = 0
+        """Answers both questions again, where there is evidence enough."""
         self._judge_lending()
         self._judge_order()
 
@@ -169,7 +167,7 @@ class Watch:
         elif tally.num_asked < self._evidence(self._rules.turnovers, self._lending_doublings):
             return
         else:
-            density = tally.num_all_hit / tally.num_all_asked
+            density = tally.num_blocks_hit / max(1, tally.num_blocks)
             self.is_useless = density < self._rules.useless_density and tally.num_lost <= tally.num_gained
         self._for_lending = _Tally()
 
@@ -186,8 +184,3 @@ class Watch:
 
     def _evidence(self, turnovers: int, doublings: int) -> int:
         return max(self._rules.min_evidence, turnovers * self._num_guaranteed) << doublings
-
-    def _trim(self) -> None:
-        held = self._held
-        while len(held) > self._num_guaranteed:
-            held.popitem(last=False)

@@ -44,9 +44,25 @@ class NewestFirst(Lru):
         return -class_id
 
 
-def names(*numbers: int) -> list[bytes]:
-    """Digests of blocks."""
-    return [number.to_bytes(16, "little") for number in numbers]
+def miss(watch: Watch, number: int) -> None:
+    """A request for a block that its tenant had to compute."""
+    watch.ask(1, 0)
+    watch.use([_block(number, None)])
+    watch.judge()
+
+
+def hit(watch: Watch, number: int) -> None:
+    """A request for a block that its tenant had."""
+    watch.ask(1, 1)
+    watch.use([_block(number, Use(0.0, ClassId(0)))])
+    watch.judge()
+
+
+def _block(number: int, use: Use | None) -> Block:
+    block = Block((0,))
+    block.digest = number.to_bytes(16, "little")
+    block.use = use
+    return block
 
 
 @pytest.fixture
@@ -59,8 +75,7 @@ def watch() -> Watch:
 def scan(watch: Watch, numbers: Iterator[int], num_blocks: int) -> None:
     """Asks for blocks that nobody has asked for."""
     for _ in range(num_blocks):
-        watch.miss(names(next(numbers)), 1)
-        watch.judge()
+        miss(watch, next(numbers))
 
 
 def test_a_small_pool_is_followed_as_a_whole_and_a_large_one_in_part() -> None:
@@ -69,9 +84,9 @@ def test_a_small_pool_is_followed_as_a_whole_and_a_large_one_in_part() -> None:
         block = Block((number,))
         block.digest = xxh3_128(number.to_bytes(4, "little"))
         blocks.append(block)
-    assert len(Sample(1_500).names(blocks)) == len(blocks)
-    assert len(Sample(4_000).names(blocks)) == pytest.approx(5_000, rel=0.1)
-    assert len(Sample(70_000).names(blocks)) == pytest.approx(20_000 / 16, rel=0.1)
+    assert len(Sample(1_500).of(blocks)) == len(blocks)
+    assert len(Sample(4_000).of(blocks)) == pytest.approx(2_500, rel=0.1)
+    assert len(Sample(70_000).of(blocks)) == pytest.approx(20_000 / 16, rel=0.1)
     assert Sample(70_000).part_of(32_000) == 2_000
 
 
@@ -86,14 +101,14 @@ def test_one_hit_in_a_hundred_is_use(watch: Watch) -> None:
     numbers = iter(range(1_000))
     for _ in range(20):
         scan(watch, numbers, 20)
-        watch.hit(names(next(numbers)), 1)
+        hit(watch, next(numbers))
     assert not watch.is_useless
 
 
 def test_hits_of_blocks_that_are_not_followed_are_hits(watch: Watch) -> None:
     numbers = iter(range(1_000))
     for _ in range(100):
-        watch.hit([], 1)
+        watch.ask(1, 1)
         scan(watch, numbers, 5)
     assert not watch.is_useless
 
@@ -102,16 +117,14 @@ def test_what_the_shadow_would_have_hit_brings_the_guarantee_back(watch: Watch) 
     numbers = iter(range(1_000))
     scan(watch, numbers, 40)
     assert watch.is_useless
-    watch.miss(names(39), 1)
-    watch.judge()
+    miss(watch, 39)
     assert not watch.is_useless
 
 
 def test_after_a_wrong_judgement_it_takes_twice_the_evidence(watch: Watch) -> None:
     numbers = iter(range(1_000))
     scan(watch, numbers, 32)
-    watch.miss(names(31), 1)
-    watch.judge()
+    miss(watch, 31)
     scan(watch, numbers, 63)
     assert not watch.is_useless
     scan(watch, numbers, 1)
@@ -120,8 +133,7 @@ def test_after_a_wrong_judgement_it_takes_twice_the_evidence(watch: Watch) -> No
 
 def test_what_is_older_than_the_guarantee_holds_is_no_reason_to_give_it_back(watch: Watch) -> None:
     scan(watch, iter(range(40)), 40)
-    watch.miss(names(0), 1)
-    watch.judge()
+    miss(watch, 0)
     assert watch.is_useless
 
 
