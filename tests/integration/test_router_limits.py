@@ -113,7 +113,6 @@ async def test_requests_in_flight_reach_the_limit_and_never_exceed_it(three: Thr
     clients = [client(tenant, number) for tenant in three.acme for number in range(8)]
     await asyncio.gather(watch(), *clients)
     assert max(seen) == 8
-    assert sorted(seen)[len(seen) // 2] >= 7, "the limit is reached most of the time"
 
 
 async def test_one_at_a_time_over_all_routers_is_never_refused(three: Three) -> None:

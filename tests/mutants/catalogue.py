@@ -18,6 +18,7 @@ class Mutant(NamedTuple):
 
 POOL = "tests/unit/cache_store/test_block_pool.py"
 PARITY = "tests/unit/worker/torch_runner/test_parity.py"
+LIMITS = "tests/contract/test_limit_store.py"
 WATCH = "tests/unit/worker/test_quota_watch.py"
 TORCH = "tests/unit/worker/torch_runner"
 
@@ -217,5 +218,45 @@ MUTANTS = (
         "if self.is_useless and tally.num_lost > tally.num_gained:",
         "if False:",
         "tests/unit/cache_store/test_shadow.py::test_what_the_shadow_would_have_hit_brings_the_guarantee_back",
+    ),
+    Mutant(
+        "limit-of-each-router",
+        "a router is granted places whatever other routers have",
+        "cache_store/scripts/lease_places.lua",
+        "math.max(0, limit - others)",
+        "limit",
+        f"{LIMITS}::test_routers_together_never_have_more_than_the_limit",
+    ),
+    Mutant(
+        "late-ask",
+        "an ask for places that was overtaken by a later one is done",
+        "cache_store/scripts/lease_places.lua",
+        "elseif tonumber(last) >= number then",
+        "elseif tonumber(last) < 0 then",
+        f"{LIMITS}::test_an_ask_that_was_overtaken_by_a_later_one_changes_nothing",
+    ),
+    Mutant(
+        "free-answers",
+        "tokens that are made beyond what was expected are not counted",
+        "services/router/token_meter.py",
+        "self._spend(self.made - before)",
+        "pass",
+        "tests/unit/services/router/test_token_slice.py::test_the_meter_corrects_what_was_estimated",
+    ),
+    Mutant(
+        "strict-by-cost",
+        "strict tenants are routed by load as all others",
+        "services/router/routing.py",
+        "return _cheapest(costs, rng) if request.affinity is None else _first(costs, request.affinity)",
+        "return _cheapest(costs, rng)",
+        "tests/property/test_strict_routing.py::test_neither_load_nor_index_changes_the_choice",
+    ),
+    Mutant(
+        "room-of-others",
+        "what fits is judged by the whole pool instead of the tenant's part",
+        "services/router/room.py",
+        "own_blocks = (part.max_blocks(record.num_blocks) - shared_blocks) // num_samples",
+        "own_blocks = (record.num_blocks - shared_blocks) // num_samples",
+        "tests/unit/services/router/test_room.py::test_exactly_that_much_fits_into_the_pool",
     ),
 )
