@@ -15,7 +15,8 @@ from cache_store.domain import TenantId
 from cache_store.errors import InvalidRequestError, PreconditionError
 from cache_store.tiers import TierKind
 
-MAX_WEIGHT = 1_000.0
+MIN_WEIGHT, MAX_WEIGHT = 0.001, 1_000.0
+"""Far smaller ones would lift counters of service to where an ordinary step is lost in rounding."""
 ROUNDING = 1e-9
 """What sums of shares may miss by."""
 
@@ -71,8 +72,8 @@ class TenantQuota:
     """Part of each worker's device pool that pins may keep."""
 
     def __post_init__(self) -> None:
-        if not (math.isfinite(self.weight) and 0 < self.weight <= MAX_WEIGHT):
-            raise InvalidRequestError("weight", f"weight is {self.weight}; it is above 0 and at most {MAX_WEIGHT:g}")
+        if not MIN_WEIGHT <= self.weight <= MAX_WEIGHT:  # also false for NaN
+            raise InvalidRequestError("weight", f"weight is {self.weight}; it is {MIN_WEIGHT:g} to {MAX_WEIGHT:g}")
         if not (math.isfinite(self.max_pinned) and 0 <= self.max_pinned <= 1):
             raise InvalidRequestError("max_pinned", f"max_pinned is {self.max_pinned}; a share is 0 to 1")
 

@@ -47,4 +47,8 @@ def _text(args: argparse.Namespace) -> str:
 
 
 def _token_ids(text: str) -> tuple[int, ...]:
-    return tuple(count_of(part) for part in text.replace(",", " ").split())
+    parts = text.replace(",", " ").split()
+    for part in parts:
+        if not (part.isascii() and part.isdecimal() and len(part) <= 10 and int(part) < 1 << 32):
+            raise argparse.ArgumentTypeError(f"{part!r} is no token id; write numbers from 0 to {(1 << 32) - 1}")
+    return tuple(map(int, parts))

@@ -152,7 +152,7 @@ class TenantQuota(_message.Message):
     WEIGHT_FIELD_NUMBER: _builtins.int
     MAX_PINNED_FIELD_NUMBER: _builtins.int
     weight: _builtins.float
-    """Its part of what is lent and of computing time, relative to the others'. Default 1."""
+    """Its part of what is lent and of computing time, relative to the others': 0.001 to 1000. Default 1."""
     max_pinned: _builtins.float
     """Part of each worker's device pool that its pins may keep, 0 to 1."""
     @_builtins.property

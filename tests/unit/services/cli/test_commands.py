@@ -148,6 +148,7 @@ def test_without_a_running_system_the_command_says_how_to_start_one(command: lis
         ["generate"],
         ["generate", "--max-tokens", "-1", "hi"],
         ["generate", "--token-ids", "x"],
+        ["generate", "--token-ids", "4294967296"],
         ["tenants", "keys"],
     ],
 )
