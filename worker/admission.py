@@ -2,7 +2,8 @@
 
 In this order: the pool lends back and evicts; pins of the tenant end where nothing of it runs; requests of tenants
 above their entitlement are preempted (`worker/preemption.py`); else the sequence waits, and who has waited too long
-keeps everybody else from starting who is not within a guarantee. What not even an idle pool could give is hopeless.
+keeps others from starting: first those above their part, at last all that are not within a guarantee. What not even an
+idle pool could give is hopeless.
 Knows queues, holds and pins; the scheduler owns the queues and preempts. Owned by the engine's thread.
 """
 
@@ -17,13 +18,16 @@ from cache_store.usage import TenantUse
 from worker.allocation import Allocator
 from worker.engine_config import EngineConfig
 from worker.pins import PinTable
-from worker.preemption import MAX_PREEMPTIONS, Candidate, Demand, Party, makes_way
+from worker.preemption import Candidate, Demand, Party, makes_way
 from worker.sequence import ActiveRequest, Sequence
 from worker.service import Service
 from worker.tenant_queue import Shortage, TenantQueue
 
 PATIENCE_S = 10.0
-"""Who has waited that long for blocks or places is next, before whoever would need less."""
+"""Who has waited that long for blocks or places is next, before whoever would need less but has more than its part."""
+
+LAST_PATIENCE_S = 30.0
+"""And after that long before everybody who is not within a guarantee."""
 
 Preempt = Callable[[ActiveRequest], None]
 
@@ -79,11 +83,11 @@ class Admission:
         also where it is not used just then. One that is too large for that runs beside no other of its kind, as a
         *guest*: it is ended when a guarantee is claimed.
         """
-        if not _is_guarded(sequence):
+        if not sequence.owner.is_guarded:
             return True
         if not self._leaves_guarantees(queue, sequence):
             return False
-        guarded = [each for each in queue.running if _is_guarded(each)]
+        guarded = [each for each in queue.running if each.owner.is_guarded]
         if not guarded:
             return True
         weight = self._service.weight(queue.tenant)
@@ -101,7 +105,7 @@ class Admission:
         self._hopeless.append(sequence)
 
     def _leaves_guarantees(self, queue: TenantQueue, sequence: Sequence) -> bool:
-        guarded = [each for other in self._queues.values() for each in other.running if _is_guarded(each)]
+        guarded = [each for other in self._queues.values() for each in other.running if each.owner.is_guarded]
         if not guarded:
             return True
         kept = {use.tenant: use.guaranteed_blocks for use in self._pool.usage()}
@@ -112,7 +116,7 @@ class Admission:
 
     def _is_guest(self, sequence: Sequence) -> bool:
         """Whether it could not be preempted and holds what others are guaranteed."""
-        if not _is_guarded(sequence):
+        if not sequence.owner.is_guarded:
             return False
         tenant = sequence.owner.domain.tenant
         promised = sum(use.guaranteed_blocks for use in self._pool.usage() if use.tenant != tenant)
@@ -122,6 +126,12 @@ class Admission:
     def place(self, queue: TenantQueue, sequence: Sequence, now_s: float) -> bool:
         """Gives the sequence what it needs to run. False where it has to wait; others may have been preempted."""
         if sequence in self._hopeless or self._is_held_back(queue, sequence, now_s):
+            return False
+        if self._first_in_line(now_s) is queue and all(each.id is None for each in sequence.owner.sequences):
+            sequence.owner.is_guarded = True  # who comes next would take its blocks again
+        missing_places = self._missing_places(sequence)
+        if missing_places and not self._is_entitled_to_places(queue, sequence):  # the usual case of a busy worker
+            queue.fall_short(Shortage(0, missing_places), now_s)
             return False
         demand = self._try(queue, sequence)
         if demand is not None and demand.missing_blocks and not queue.running and self._end_pins(sequence, demand):
@@ -164,7 +174,7 @@ class Admission:
         return tuple(
             Candidate(request, self._allocator.num_loose(sequences), sum(len(each.samples) for each in sequences))
             for request, sequences in reversed(queue.requests().items())
-            if request.setbacks.num_preemptions < MAX_PREEMPTIONS
+            if not request.is_guarded
         )
 
     def _guests(self, queue: TenantQueue) -> tuple[Candidate, ...]:
@@ -196,8 +206,7 @@ class Admission:
 
     def _try(self, queue: TenantQueue, sequence: Sequence) -> Demand | None:
         """None: it is placed."""
-        num_places = len(sequence.samples)
-        missing_places = max(0, self._num_running() + num_places - self._config.num_max_sequences)
+        missing_places = self._missing_places(sequence)
         num_ahead = self._num_ahead(sequence)
         num_spare = self._spare(queue, sequence, num_ahead)
         room = self.room_to_maximum(sequence)
@@ -206,10 +215,17 @@ class Admission:
         if not fit.num_missing and not missing_places:
             return None
         is_own_limit = fit.num_missing > 0 and fit.num_asked + num_spare > room
-        return Demand(fit.num_asked, num_places, fit.num_missing, missing_places, is_own_limit)
+        return Demand(fit.num_asked, len(sequence.samples), fit.num_missing, missing_places, is_own_limit)
+
+    def _missing_places(self, sequence: Sequence) -> int:
+        return max(0, self._num_running() + len(sequence.samples) - self._config.num_max_sequences)
+
+    def _is_entitled_to_places(self, queue: TenantQueue, sequence: Sequence) -> bool:
+        fair_places = self._part(queue.tenant) * self._config.num_max_sequences
+        return queue.num_places + len(sequence.samples) <= fair_places
 
     def _num_ahead(self, sequence: Sequence) -> int:
-        return self._allocator.blocks_ahead(sequence) if _is_guarded(sequence) else 0
+        return self._allocator.blocks_ahead(sequence) if sequence.owner.is_guarded else 0
 
     def _spare(self, queue: TenantQueue, sequence: Sequence, num_ahead: int) -> int:
         """Blocks that stay available beside it, so that what runs can grow; in the tenant's own part, if that is less.
@@ -230,10 +246,13 @@ class Admission:
         if first is None or first is queue:
             return False
         assert first.shortage is not None
-        if first.shortage.num_places:
-            return True
         use = self._pool.use_of(sequence.owner.domain)
-        return use.held_blocks + self._allocator.blocks_for(sequence.num_tokens) > use.guaranteed_blocks
+        num_blocks = use.held_blocks + self._allocator.blocks_for(sequence.num_tokens)
+        if num_blocks <= use.guaranteed_blocks and not first.shortage.num_places:
+            return False
+        is_within_part = num_blocks <= self._part(queue.tenant) * self._pool.num_blocks
+        is_within_part = is_within_part and self._is_entitled_to_places(queue, sequence)
+        return not is_within_part or now_s - first.short_since_s >= LAST_PATIENCE_S
 
     def _first_in_line(self, now_s: float) -> TenantQueue | None:
         """Who has waited longest for what others hold, and too long."""
@@ -273,10 +292,6 @@ class Admission:
             num_needed = self._allocator.blocks_for(sequence.num_tokens) + self._num_ahead(sequence)
             if num_needed > self._pool.attainable_blocks(sequence.owner.domain):
                 self._hopeless.append(sequence)
-
-
-def _is_guarded(sequence: Sequence) -> bool:
-    return sequence.owner.setbacks.num_preemptions >= MAX_PREEMPTIONS
 
 
 def _num_taken(sequence: Sequence) -> int:

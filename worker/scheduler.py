@@ -62,6 +62,8 @@ class Scheduler:
         self._ids = count()
         self._ended: list[SequenceId] = []
         self._step = StepBuilder(0, block_size)
+        self._fresh: set[Sequence] = set()
+        """Started in the step that is being made."""
         self._now_s = 0.0
         self._num_preemptions = 0
 
@@ -121,6 +123,7 @@ class Scheduler:
     def schedule(self, now_s: float) -> Schedule:
         """The next step; changes queues and holds. Its plan has no rows where nothing waits or runs, or is hopeless."""
         self._now_s = now_s
+        self._fresh.clear()
         self._step = StepBuilder(self._config.num_step_tokens, self._block_size)
         self._admission.begin_step()
         self._decode()
@@ -163,7 +166,8 @@ class Scheduler:
         for sequence in self.running:
             num_preemptions = sequence.owner.setbacks.num_preemptions
             assert num_preemptions <= MAX_PREEMPTIONS, "a request was preempted too often"
-            if num_preemptions == MAX_PREEMPTIONS:
+            assert sequence.owner.is_guarded or num_preemptions < MAX_PREEMPTIONS
+            if sequence.owner.is_guarded:
                 num_needed = self._allocator.full_blocks(sequence)
                 assert len(sequence.blocks) + len(sequence.reserved) >= num_needed, "it may run out of blocks again"
         assert sum(queue.num_places for queue in self._queues.values()) <= self._config.num_max_sequences
@@ -212,6 +216,7 @@ class Scheduler:
                 continue
             if self._admission.place(queue, sequence, self._now_s):
                 sequence.id = self._next_id()
+                self._fresh.add(sequence)
                 queue.start(sequence, self._now_s)
                 return sequence
             if not self._admission.is_hopeless(sequence):
@@ -237,18 +242,21 @@ class Scheduler:
     def _preempt_request(self, request: ActiveRequest) -> None:
         queue = self._queues[request.domain.tenant]
         running = [sequence for sequence in queue.running if sequence.owner is request]
-        num_stopped = sum(not sequence.is_stopped for sequence in running)  # not those that were just placed again
+        is_fresh = all(sequence in self._fresh for sequence in running)  # it has not run, and loses nothing
         is_guest = request.setbacks.num_preemptions >= MAX_PREEMPTIONS
-        if not is_guest:
-            request.setbacks.preempt(num_stopped, self._now_s)
+        if not is_fresh and not is_guest:
+            request.setbacks.preempt(sum(not sequence.is_stopped for sequence in running), self._now_s)
+            request.is_guarded = request.is_guarded or request.setbacks.num_preemptions >= MAX_PREEMPTIONS
             self._num_preemptions += 1
         for sequence in running:
+            is_stopped = sequence.is_stopped or sequence not in self._fresh
             self._step.drop(sequence)
             self._service.refund(sequence)
             self._stop(queue, sequence)
             sequence.rewind()
+            sequence.is_stopped = is_stopped
             self.queue(sequence, self._now_s)
-            if is_guest:
+            if is_guest and not is_fresh:
                 self._admission.give_up(sequence)
 
     def _stop(self, queue: TenantQueue, sequence: Sequence) -> None:

@@ -34,6 +34,8 @@ class ActiveRequest:
     scheduled_s: float | None = None
     first_token_s: float | None = None
     setbacks: Setbacks = field(default_factory=Setbacks)
+    is_guarded: bool = False
+    """It starts only with all blocks that it will ever need, and is not preempted any more."""
 
     @property
     def key(self) -> RequestKey:

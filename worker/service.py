@@ -36,12 +36,17 @@ class Service:
         """Of the step that is being made."""
         self._works: dict[TenantId, float] = {}
         """Seconds that the step lasts because of each tenant, beside what any step takes."""
+        self._weights: dict[TenantId, float] = {}
+        """As of this step."""
         self._num_limited = 0
         """Prompt tokens in it of tenants that were kept from making it longer."""
 
     def weight(self, tenant: TenantId) -> float:
         """Its part of service, in proportion to the others'."""
-        return self._weight(tenant)
+        weight = self._weights.get(tenant)
+        if weight is None:
+            weight = self._weights[tenant] = self._weight(tenant)
+        return weight
 
     def of(self, tenant: TenantId) -> float:
         """What it has had, in seconds for its weight; comparable between tenants."""
@@ -54,7 +59,7 @@ class Service:
     def turn(self, tenant: TenantId, others: Iterable[TenantId]) -> int:
         """Prompt tokens that the tenant, who has had the least, may take until one of the `others` is due."""
         ahead_s = min((self.of(other) for other in others), default=math.inf) - self.of(tenant)
-        price_s = self._cost.token_s / self._weight(tenant)
+        price_s = self._cost.token_s / self.weight(tenant)
         if not math.isfinite(ahead_s) or price_s <= 0:
             return UNLIMITED
         return max(MIN_CHUNK_TOKENS, math.ceil(min(ahead_s / price_s, UNLIMITED)))
@@ -65,8 +70,8 @@ class Service:
         `active` are all tenants with work. Those who are limited may always add `num_least` together, so that a step
         is worth its while.
         """
-        total = sum(self._weight(each) for each in active)
-        parts = {each: self._weight(each) / total for each in self._works if self.of(each) < self.of(tenant)}
+        total = sum(self.weight(each) for each in active)
+        parts = {each: self.weight(each) / total for each in self._works if self.of(each) < self.of(tenant)}
         if tenant in parts or not parts:
             return UNLIMITED
         base_s = self._cost.expected_s(0, 0)
@@ -97,6 +102,7 @@ class Service:
         """The step is made."""
         self._charges.clear()
         self._works.clear()
+        self._weights.clear()
         self._num_limited = 0
         self._counters.settle(backlogged)
 
@@ -122,4 +128,4 @@ class Service:
         tenant = sequence.owner.domain.tenant
         self._charges[sequence] = self._charges.get(sequence, 0.0) + seconds
         self._works[tenant] = self._works.get(tenant, 0.0) + seconds
-        self._counters.charge(tenant, seconds, self._weight(tenant))
+        self._counters.charge(tenant, seconds, self.weight(tenant))

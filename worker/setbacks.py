@@ -18,7 +18,7 @@ class Setbacks:
         self._since_s = 0.0
 
     def preempt(self, num_sequences: int, now_s: float) -> None:
-        """So many of its running sequences were stopped: all."""
+        """All its running sequences were stopped; so many of them had run since they were stopped last."""
         if self._num_stopped == 0:
             self._since_s = now_s
         self._num_stopped += num_sequences

@@ -10,7 +10,7 @@ from cache_store.quota import EMPTY_QUOTAS, TierShare
 from cache_store.tokens import pack
 from tests.support.engines import ACME, GLOBEX, Bench, sampling
 from tests.support.quotas import make_table
-from worker.admission import PATIENCE_S
+from worker.admission import LAST_PATIENCE_S
 from worker.digest_runner import Durations
 from worker.engine_config import EngineConfig
 from worker.pins import PinId, PinRequest
@@ -187,7 +187,7 @@ def test_a_large_request_is_not_overtaken_for_ever() -> None:
     assert large is not None
     finished = bench.answers[large].finished
     assert finished is not None, "small ones were served before it all the time"
-    assert finished.queue_s < 3 * PATIENCE_S
+    assert finished.queue_s < 2 * LAST_PATIENCE_S
     bench.run_until_idle()
 
 
