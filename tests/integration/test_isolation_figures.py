@@ -89,7 +89,7 @@ def test_lru_beside_a_scanner_at_sixteen_times_the_rate(share: float) -> None:
     options = options_for(traces, share, PolicyKind.LRU, NEVER)
     slow, fast = run(traces, 1, options), run(traces, 16, options)
     assert fast.worst_ratio == 1.0
-    assert_unchanged(slow, fast, traces)
+    assert_not_harmed(slow, fast, traces)
 
 
 @pytest.mark.nightly
@@ -103,14 +103,14 @@ def test_useless_guarantees_are_lent_beside_a_scanner_at_sixteen_times_the_rate(
     options = options_for(traces, share, policy, WatchRules())
     slow, fast = run(traces, 1, options), run(traces, 16, options)
     assert fast.worst_ratio >= 0.98
-    assert_unchanged(slow, fast, traces)
+    assert_not_harmed(slow, fast, traces)
     tenants = [TraceTenant(name, trace) for name, trace in traces.items()]
     alone = replay(tenants, replace(options, policy=policy_maker(PolicyKind.LRU)))
     assert fast.hit_tokens >= 0.96 * alone.hit_tokens
 
 
-def assert_unchanged(slow: Beside, fast: Beside, traces: Mapping[str, Trace]) -> None:
-    """A scanner that grows changes nobody's hit rate by more than half a point."""
+def assert_not_harmed(slow: Beside, fast: Beside, traces: Mapping[str, Trace]) -> None:
+    """A scanner that grows costs nobody more than half a point. It is found useless sooner, which may bring some."""
     for name in traces:
         before, after = (each.result.tenants[name].hit_rate for each in (slow, fast))
-        assert abs(before - after) <= 0.005
+        assert after >= before - 0.005
