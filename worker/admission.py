@@ -134,7 +134,7 @@ class Admission:
             queue.fall_short(Shortage(0, missing_places), now_s)
             return False
         demand = self._try(queue, sequence)
-        if demand is not None and demand.missing_blocks and not queue.running and self._end_pins(sequence, demand):
+        if demand is not None and demand.missing_blocks and not queue.running and self._end_pins(queue, demand, now_s):
             demand = self._try(queue, sequence)
         if demand is not None and self._make_way(queue, demand):
             demand = self._try(queue, sequence)
@@ -260,15 +260,19 @@ class Admission:
         first = min(short, key=lambda queue: queue.short_since_s, default=None)
         return first if first is not None and now_s - first.short_since_s >= PATIENCE_S else None
 
-    def _end_pins(self, sequence: Sequence, demand: Demand) -> int:
-        """Its tenant's first; those of tenants above their guarantee where it is within its own, or nothing runs."""
-        domain = sequence.owner.domain
-        num_freed = self._pins.yield_for((domain.tenant,), demand.missing_blocks)
+    def _end_pins(self, queue: TenantQueue, demand: Demand, now_s: float) -> int:
+        """Its tenant's first; those of tenants above their guarantee where it is within its own, or cannot wait.
+
+        It cannot where nothing runs, or where it has waited so long that others wait for it: what runs within
+        guarantees may never pause.
+        """
+        num_freed = self._pins.yield_for((queue.tenant,), demand.missing_blocks)
         if num_freed >= demand.missing_blocks:
             return num_freed
-        own = self._pool.use_of(domain)
-        if own.held_blocks + demand.num_blocks <= own.guaranteed_blocks or not self._num_running():
-            above = [use.tenant for use in self._pool.usage() if _is_above(use) and use.tenant != domain.tenant]
+        own = self._pool.use_of(_domain_of(queue))
+        is_guaranteed = own.held_blocks + demand.num_blocks <= own.guaranteed_blocks
+        if is_guaranteed or not self._num_running() or self._first_in_line(now_s) is queue:
+            above = [use.tenant for use in self._pool.usage() if _is_above(use) and use.tenant != queue.tenant]
             num_freed += self._pins.yield_for(above, demand.missing_blocks - num_freed)
         return num_freed
 

@@ -8,6 +8,7 @@ from cache_store.domain import Domain
 from cache_store.errors import InvalidRequestError, UnavailableError
 from cache_store.quota import EMPTY_QUOTAS, TierShare
 from cache_store.tokens import pack
+from tests.support.domains import make_domain
 from tests.support.engines import ACME, GLOBEX, Bench, sampling
 from tests.support.quotas import make_table
 from worker.admission import LAST_PATIENCE_S
@@ -171,6 +172,26 @@ def test_pins_of_another_tenant_give_way_to_a_guarantee_only() -> None:
     assert bench.answers[key].cached_tokens == 0
     bench.run_until_idle()
     bench.assert_exact(key, running)
+
+
+def test_pins_of_another_tenant_give_way_to_who_has_waited_long() -> None:
+    bench = Bench(num_blocks=20, config=TIGHT, durations=Durations(step_s=0.5, token_s=0.0))
+    bench.engine.set_quotas(make_table(acme=TierShare(0.2, 0.2)))
+    assert pin(bench, GLOBEX, [5] * 8) == 2
+    large: RequestKey | None = None
+    for number in range(20):
+        if number == 1:
+            large = bench.submit([1] * 60, sampling(1), domain=make_domain("large"))
+        bench.submit([number + 10] * 4, sampling(4), domain=ACME)  # the next one starts before it ends
+        for _ in range(3):
+            bench.step()
+        assert bench.engine.load().running_requests > 0, "it could start without waiting"
+    assert large is not None
+    finished = bench.answers[large].finished
+    assert finished is not None, "it waits for pins while others wait for it"
+    assert PATIENCE_S <= finished.queue_s < 2 * PATIENCE_S
+    assert bench.engine.load().pressure.yielded_pins == 1
+    bench.run_until_idle()
 
 
 def test_a_large_request_is_not_overtaken_for_ever() -> None:
