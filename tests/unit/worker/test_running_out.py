@@ -11,7 +11,7 @@ from cache_store.tokens import pack
 from tests.support.domains import make_domain
 from tests.support.engines import ACME, GLOBEX, Bench, sampling
 from tests.support.quotas import make_table
-from worker.admission import LAST_PATIENCE_S
+from worker.admission import LAST_PATIENCE_S, PATIENCE_S
 from worker.digest_runner import Durations
 from worker.engine_config import EngineConfig
 from worker.pins import PinId, PinRequest
