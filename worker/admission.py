@@ -230,9 +230,11 @@ class Admission:
     def _spare(self, queue: TenantQueue, sequence: Sequence, num_ahead: int) -> int:
         """Blocks that stay available beside it, so that what runs can grow; in the tenant's own part, if that is less.
 
-        A tenant of which nothing runs can use its whole part, whoever else runs.
+        A tenant of which nothing runs can use its whole part, whoever else runs. A strict one looks at its own only:
+        nobody else could grow into its part, and what it finds depends on what is left.
         """
-        if not self._num_running() or num_ahead:
+        is_strict = self._pool.quotas.of(queue.tenant).share(self._pool.kind).is_strict
+        if num_ahead or not (queue.running if is_strict else self._num_running()):
             return 0
         use = self._pool.use_of(sequence.owner.domain)
         num_spare = self._config.watermark_blocks(use.max_blocks) + len(sequence.samples) - 1

@@ -104,6 +104,22 @@ def test_a_tenant_alone_can_use_its_whole_part_beside_others(watermark: float) -
     assert preemptions(bench, key) == 0
 
 
+@pytest.mark.parametrize(("num_blocks", "num_samples"), [(14, 1), (15, 1), (16, 1), (12, 4), (13, 4)])
+def test_what_a_strict_tenant_finds_depends_on_nobody_else(num_blocks: int, num_samples: int) -> None:
+    found = []
+    for has_neighbour in (False, True):
+        bench = Bench(num_blocks=64)
+        bench.engine.set_quotas(make_table(acme=TierShare(0.25, 0.25)))  # 16 blocks
+        bench.answer([1] * 4 + [2] * 6, sampling(2), domain=ACME)
+        if has_neighbour:
+            bench.submit([5] * 4, sampling(100), domain=GLOBEX)
+            bench.step()
+        prompt = [1] * 4 + [2] * 3 + [9] * (4 * num_blocks - 7)  # ends within a block of the first
+        found.append(bench.answer(prompt, sampling(1), domain=ACME, num_samples=num_samples).cached_tokens)
+    assert found[0] == found[1]
+    assert found[0] in (4, 7)
+
+
 def test_what_exceeds_the_tenants_share_is_refused_with_its_own_numbers() -> None:
     bench = Bench(num_blocks=40, config=TIGHT)
     bench.engine.set_quotas(make_table(acme=TierShare(0.0, 0.25), globex=TierShare(0.5, 0.5)))
