@@ -194,13 +194,12 @@ class Engine:
         assert all(request.sequences for request in self._requests.values()), "a request without sequences lives on"
 
     def _give_up(self, schedule: Schedule) -> list[EngineOutput]:
-        """Fails what could only run on blocks that others are guaranteed and use."""
+        """Fails what could only run on blocks that others are guaranteed and use; how many those are is not told."""
         outputs: list[EngineOutput] = []
         for request in {sequence.owner: None for sequence in schedule.hopeless}:
             if request.setbacks.num_preemptions < MAX_PREEMPTIONS:
-                num_blocks = self._pool.attainable_blocks(request.domain)
-                why = f"this worker can give your tenant {num_blocks} blocks of {self._block_size} tokens now, and the "
-                why += "request needs more; try again later, or send a shorter one"
+                why = "the request needs more of this worker than your tenant is guaranteed, and as much cannot be had "
+                why += "now; try again later, or send a shorter one"
             else:
                 why = "the request ran on blocks that were lent to your tenant, has given them back and cannot have as "
                 why += "many here now; try again later, or send a shorter one"
