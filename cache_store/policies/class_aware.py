@@ -28,6 +28,8 @@ COMMON_SIBLINGS = 2
 """A place from which as many requests went on before is no session's own: what goes on from there is a first turn."""
 MAX_STOPS = 8
 """Reasons to stop that are told apart; a tenant's stop tokens are its own choice, so there may be any number."""
+MAX_CLASSES = 512
+"""Of one tenant: what a step may have to look through does not depend on how varied its requests are."""
 REFRESH_REQUESTS = 32
 MAX_REFRESH_REQUESTS = 512
 """Requests between two refreshes of the worths: few while there is little data."""
@@ -122,11 +124,12 @@ class ClassAware:
         return self._stops.get(stop, MAX_STOPS)
 
     def _class_of(self, features: tuple[int, ...]) -> int:
-        """Number of a class; those above it have the leading features."""
+        """Number of a class; those above it have the leading features. Beyond MAX_CLASSES that of the nearest above."""
         number = self._classes.get(features)
         if number is None:
-            number = self._statistics.add_class(self._class_of(features[:-1]))
-            self._classes[features] = number
+            number = self._class_of(features[:-1])
+            if len(self._classes) < MAX_CLASSES:
+                number = self._classes[features] = self._statistics.add_class(number)
         return number
 
     def _watch(self, digest: bytes, number: int, now_s: float) -> Watched:

@@ -19,6 +19,7 @@ from services.cli.exit_codes import ExitCode
 from services.cli.output import print_json, print_table
 from services.cli.replay_spec import TenantSpec, parse_capacity, parse_scanner, parse_share, parse_tenant
 
+MAX_WINDOWS = 10_000
 _HEADINGS = ("CAPACITY", "BLOCKS", "POLICY", "TENANT", "REQUESTS", "TOKEN HIT %", "EVICTED", "NOT CACHED", "ISOLATION")
 _EPILOG = """each TRACE is a tenant: [NAME=]PATH with ,min=25%% ,max=50%% ,weight=2 ,rate=4 (times as fast) and
 ,sessions=0/5 (the first fifth of its sessions). Formats, plain or .zst: Mooncake JSONL, kv-cache-tester JSONL, Azure
@@ -68,8 +69,8 @@ def execute(args: argparse.Namespace) -> int:
     if not num_unique:
         raise InvalidRequestError("trace", "the traces have no blocks")
     bytes_per_block = args.kv_bytes_per_token * args.block_tokens
-    if args.windows < 1:
-        raise InvalidRequestError("windows", f"windows is {args.windows}; it is at least 1")
+    if not 1 <= args.windows <= MAX_WINDOWS:
+        raise InvalidRequestError("windows", f"windows is {args.windows}; it is 1 to {MAX_WINDOWS}")
     capacities = tuple(parse_capacity(text, num_unique, bytes_per_block) for text in args.capacity or ["5%"])
     question = Question(
         capacities=capacities,
@@ -95,6 +96,8 @@ def _tenants(args: argparse.Namespace) -> list[TraceTenant]:
     names = [spec.name for spec in specs]
     if len(set(names)) != len(names):
         raise InvalidRequestError("trace", "two traces have one name; give them names, like a=PATH b=PATH")
+    if args.block_tokens < 1:
+        raise InvalidRequestError("block-tokens", f"block-tokens is {args.block_tokens}; it is at least 1")
     options = ReadOptions(args.block_tokens, SessionSchedule(args.session_every, args.session_cut))
     read: dict[Path, Trace] = {}
     tenants = [
@@ -130,7 +133,7 @@ def _print(tenants: list[TraceTenant], reports: list[RunReport], num_unique: int
 
 
 def _rows(report: RunReport) -> list[tuple[str, ...]]:
-    head = (f"{report.capacity_share:.1%}", str(report.num_blocks), report.policy)
+    head = (f"{report.capacity_share:.2%}", str(report.num_blocks), report.policy)
     rows = [(*head, *_tenant_cells(tenant)) for tenant in report.tenants]
     if len(report.tenants) > 1:
         requests = str(sum(tenant.num_requests for tenant in report.tenants))

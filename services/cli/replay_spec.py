@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,6 +16,8 @@ from cache_store.quota import TenantQuota, TierShare
 from cache_store.replay.trace import Trace
 from cache_store.tiers import TierKind
 
+MAX_BLOCKS = 1 << 26
+"""Each is an object of some hundred bytes."""
 _NAMED = re.compile(r"(?P<name>[A-Za-z0-9_-]+)=(?P<rest>.+)")
 _BYTES = re.compile(r"(?P<value>[0-9.]+)\s*(?P<unit>[KMGT]i?B|B)")
 _UNITS = {"B": 1, "KB": 1000, "MB": 1000**2, "GB": 1000**3, "TB": 1000**4}
@@ -78,14 +81,19 @@ def parse_capacity(text: str, num_unique: int, bytes_per_block: float) -> int:
         num_blocks = int(float(size["value"]) * _UNITS[size["unit"]] / bytes_per_block)
     else:
         num_blocks = int(_number("capacity", text))
-    if num_blocks < 1:
-        raise InvalidRequestError("capacity", f"a capacity of {text} is {num_blocks} blocks; at least 1 is needed")
+    if not 1 <= num_blocks <= MAX_BLOCKS:
+        raise InvalidRequestError(
+            "capacity", f"a capacity of {text} is {num_blocks} blocks; 1 to {MAX_BLOCKS} can be replayed"
+        )
     return num_blocks
 
 
 def parse_share(name: str, text: str) -> float:
     """`25%` or `0.25`. Raises InvalidRequestError."""
-    return _number(name, text[:-1]) / 100 if text.endswith("%") else _number(name, text)
+    share = _number(name, text[:-1]) / 100 if text.endswith("%") else _number(name, text)
+    if not 0 <= share <= 1:
+        raise InvalidRequestError(name, f"{name} is {text}; a share is 0 to 1, or 0% to 100%")
+    return share
 
 
 def _quota(fields: dict[str, str]) -> TenantQuota:
@@ -112,6 +120,9 @@ def _sessions(text: str) -> tuple[int, int]:
 
 def _number(name: str, text: str) -> float:
     try:
-        return float(text)
+        number = float(text)
     except ValueError:
-        raise InvalidRequestError(name, f"{name} is {text!r}; a number is needed") from None
+        number = math.nan
+    if not math.isfinite(number):
+        raise InvalidRequestError(name, f"{name} is {text!r}; a number is needed")
+    return number
