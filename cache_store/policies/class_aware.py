@@ -28,7 +28,7 @@ COMMON_SIBLINGS = 2
 """A place from which as many requests went on before is no session's own: what goes on from there is a first turn."""
 MAX_STOPS = 8
 """Reasons to stop that are told apart; a tenant's stop tokens are its own choice, so there may be any number."""
-MAX_CLASSES = 512
+MAX_CLASSES = 256
 """Of one tenant: what a step may have to look through does not depend on how varied its requests are."""
 REFRESH_REQUESTS = 32
 MAX_REFRESH_REQUESTS = 512

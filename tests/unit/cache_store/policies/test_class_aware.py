@@ -6,7 +6,7 @@ import random
 
 import pytest
 
-from cache_store.policies.class_aware import MAX_STOPS, ClassAware
+from cache_store.policies.class_aware import MAX_CLASSES, MAX_STOPS, ClassAware
 from cache_store.policies.lru import Lru
 from cache_store.policy import WORTHLESS, ClassId, Part, Use
 from cache_store.replay.simulation import ReplayOptions, TraceTenant, replay
@@ -109,6 +109,27 @@ def test_a_tenant_cannot_make_classes_without_bound() -> None:
     ]
     assert len(classes[1]) == 1, "stops that are new to it are one class"
     assert classes[0] != set()
+
+
+def test_what_it_tells_apart_is_bounded_however_varied_requests_are() -> None:
+    rng, policy = random.Random(1), ClassAware()
+    seen: set[ClassId] = set()
+    texts = ["a"]
+    now_s = 0.0
+    for number in range(4_000):
+        now_s += rng.choice((1.0, 100.0, 300.0))
+        text = rng.choice(texts[-50:]) + chr(1_000 + number) * rng.randint(1, 60)
+        texts.append(text)
+        parts = end(
+            policy,
+            text[-400:],
+            now_s,
+            stop=f"stop:{rng.randrange(9)}",
+            output_tokens=rng.choice((10, 100, 1_000)),
+            session=rng.choice((b"", b"s")),
+        )
+        seen |= {part.use.class_id for part in parts}
+    assert 100 < len(seen) <= MAX_CLASSES
 
 
 def test_it_learns_from_demand_that_the_cache_does_not_meet() -> None:
