@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from cache_store.account import Account
 from cache_store.clock import Clock
 from cache_store.digest import Hasher, xxh3_128
-from cache_store.domain import Domain, DomainTag
+from cache_store.domain import Domain, DomainTag, TenantId
 from cache_store.event_log import EventLog
 from cache_store.events import BlockChange, BlockEvent
 from cache_store.expiry import Expiries
@@ -102,6 +102,10 @@ class BlockPool:
         by_use = sorted(self._ledger.everybody, key=lambda account: (-account.num_used, account.tenant))
         num_borrowed = self._ledger.borrowed()
         return tuple(self._ledger.use(account, num_borrowed) for account in by_use)
+
+    def guarantees(self) -> dict[TenantId, int]:
+        """Blocks that tenants are guaranteed, where they are guaranteed any."""
+        return self._ledger.guarantees()
 
     def use_of(self, domain: Domain) -> TenantUse:
         """What the domain's tenant has."""

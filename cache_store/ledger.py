@@ -25,6 +25,7 @@ class Ledger:
 
     __slots__ = (
         "_accounts",
+        "_guaranteed",
         "_make_policy",
         "_num_blocks",
         "_num_strict",
@@ -44,6 +45,7 @@ class Ledger:
         self._quotas = EMPTY_QUOTAS
         self._accounts: dict[TenantId, Account] = {}
         self._present: dict[TenantId, Account] = {}
+        self._guaranteed: dict[TenantId, Account] = {}
         self._num_strict = 0
 
     @property
@@ -88,6 +90,7 @@ class Ledger:
         for account in self._accounts.values():
             self._take_quota(account)
         self._num_strict = sum(account.minimum for account in self._accounts.values() if account.strict)
+        self._guaranteed = {each.tenant: each for each in self._accounts.values() if each.minimum}
         self._present = {each.tenant: each for each in self._accounts.values() if each.num_used or each.strict}
 
     def enter(self, account: Account) -> None:
@@ -98,6 +101,10 @@ class Ledger:
         """The account has no blocks."""
         if not account.strict:
             self._present.pop(account.tenant, None)
+
+    def guarantees(self) -> dict[TenantId, int]:
+        """Of those that have one."""
+        return {tenant: account.minimum for tenant, account in self._guaranteed.items()}
 
     def limit(self, account: Account) -> int:
         """Blocks that it could have if nobody else used the pool."""

@@ -108,7 +108,7 @@ class Admission:
         guarded = [each for other in self._queues.values() for each in other.running if each.owner.is_guarded]
         if not guarded:
             return True
-        kept = {use.tenant: use.guaranteed_blocks for use in self._pool.usage()}
+        kept = self._pool.guarantees()
         taken = Counter({queue.tenant: self._allocator.full_blocks(sequence)})
         for each in guarded:
             taken[each.owner.domain.tenant] += _num_taken(each)
@@ -119,9 +119,9 @@ class Admission:
         if not sequence.owner.is_guarded:
             return False
         tenant = sequence.owner.domain.tenant
-        promised = sum(use.guaranteed_blocks for use in self._pool.usage() if use.tenant != tenant)
-        own = self._pool.use_of(sequence.owner.domain).guaranteed_blocks
-        return max(own, _num_taken(sequence)) > self._pool.num_blocks - promised
+        guaranteed = self._pool.guarantees()
+        own = guaranteed.pop(tenant, 0)
+        return max(own, _num_taken(sequence)) > self._pool.num_blocks - sum(guaranteed.values())
 
     def place(self, queue: TenantQueue, sequence: Sequence, now_s: float) -> bool:
         """Gives the sequence what it needs to run. False where it has to wait; others may have been preempted."""
@@ -152,13 +152,12 @@ class Admission:
 
         Guests are candidates as well where it is guaranteed that many.
         """
-        uses = {use.tenant: use for use in self._pool.usage()}
-        own = uses[queue.tenant]
+        own = self._pool.use_of(_domain_of(queue))
         is_claim = own.held_blocks + num_blocks <= own.guaranteed_blocks
         for other in self._queues.values():
             if other is not queue and other.running:
                 guests = self._guests(other) if is_claim else ()
-                yield self._party(other, uses[other.tenant], (*self._candidates(other), *guests))
+                yield self._party(other, self._pool.use_of(_domain_of(other)), (*self._candidates(other), *guests))
 
     def fits(self, sequence: Sequence) -> bool:
         """Whether the sequence holds all that it will need, or its tenant may have that much."""

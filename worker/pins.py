@@ -25,7 +25,7 @@ from cache_store.tokens import PackedTokens, count
 PinId = NewType("PinId", str)
 """Names a pin inside a tenant."""
 
-MAX_PINS = 1_000
+MAX_PINS = 100
 """Of one tenant in one pool: pins of the same blocks cost no further blocks, but each has to be kept and listed."""
 
 HOPELESS_RETRY_S = 3_600.0

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Sequence
 
 from cache_store.policies.demand_memory import DemandMemory, Found, Region, Remembered, Watched
@@ -28,8 +28,12 @@ COMMON_SIBLINGS = 2
 """A place from which as many requests went on before is no session's own: what goes on from there is a first turn."""
 MAX_STOPS = 8
 """Reasons to stop that are told apart; a tenant's stop tokens are its own choice, so there may be any number."""
-MAX_CLASSES = 256
+MAX_CLASSES = 512
 """Of one tenant: what a step may have to look through does not depend on how varied its requests are."""
+ALWAYS_APART = 2
+"""Leading features, of few values each, that are told apart from the first request on: stop reason and part."""
+MIN_USES = 8
+"""Of a class before it is divided further."""
 REFRESH_REQUESTS = 32
 MAX_REFRESH_REQUESTS = 512
 """Requests between two refreshes of the worths: few while there is little data."""
@@ -49,6 +53,7 @@ class ClassAware:
         self._memory = DemandMemory()
         self._watched: list[deque[Watched]] = [deque() for _ in range(NUM_BUCKETS)]
         self._classes: dict[tuple[object, ...], int] = {(): 0}
+        self._num_uses: Counter[int] = Counter()
         self._stops: dict[str, int] = {}
         self._next_pass_s = 0.0
         self._num_requests = 0
@@ -124,12 +129,20 @@ class ClassAware:
         return self._stops.get(stop, MAX_STOPS)
 
     def _class_of(self, features: tuple[int, ...]) -> int:
-        """Number of a class; those above it have the leading features. Beyond MAX_CLASSES that of the nearest above."""
-        number = self._classes.get(features)
-        if number is None:
-            number = self._class_of(features[:-1])
-            if len(self._classes) < MAX_CLASSES:
-                number = self._classes[features] = self._statistics.add_class(number)
+        """Number of a class; those above it have the leading features.
+
+        A class comes into being when the one above it has been used MIN_USES times, up to MAX_CLASSES.
+        """
+        number = 0
+        for depth in range(1, len(features) + 1):
+            known = self._classes.get(features[:depth])
+            if known is None:
+                is_new = depth > ALWAYS_APART and self._num_uses[number] < MIN_USES
+                if is_new or len(self._classes) >= MAX_CLASSES:
+                    break
+                known = self._classes[features[:depth]] = self._statistics.add_class(number)
+            number = known
+        self._num_uses[number] += 1
         return number
 
     def _watch(self, digest: bytes, number: int, now_s: float) -> Watched:
