@@ -149,20 +149,9 @@ class BlockPool:
 
     def note_reuse(self, domain: Domain, match: Match) -> None:
         """See `Tier.note_reuse`."""
-        account, now_s = self._ledger.of(domain.tenant), self._clock.monotonic_s()
-        policy = account.policy
-        if account.watch is not None:
-            account.watch.ask(len(match.blocks), len(match.blocks))
-        run: Use | None = None
-        length = 0
-        for block in match.pinned:
-            if block.use is not run:
-                if run is not None:
-                    policy.reused(run, length, now_s)
-                run, length = block.use, 0
-            length += 1
-        if run is not None:
-            policy.reused(run, length, now_s)
+        watch = self._ledger.of(domain.tenant).watch
+        if watch is not None:
+            watch.ask(len(match.blocks), len(match.blocks))
 
     def allocate(self, domain: Domain, num_blocks: int) -> Granted | Short:
         """See `Tier.allocate`."""
@@ -225,13 +214,13 @@ class BlockPool:
             assert block.ref_count > 0, "pin adds a holder; match_and_pin makes the first"
             block.ref_count += 1
 
-    def release(self, blocks: Sequence[Block], outcome: Outcome | None = None, previous: Use | None = None) -> None:
+    def release(self, blocks: Sequence[Block], outcome: Outcome | None = None) -> None:
         """See `Tier.release`."""
         if not blocks:
             return
         account = self._ledger.of(blocks[0].tenant)
         if outcome is not None:
-            self._note_use(account, blocks, outcome, previous)
+            self._note_use(account, blocks, outcome)
         unknown: Use | None = None
         num_let_go = num_cached = 0
         for block in reversed(blocks):
@@ -266,7 +255,7 @@ class BlockPool:
             return
         while leaf is not None:
             account = self._ledger.of(leaf.tenant)
-            self._evict_tail(account, leaf, account.num_cached, now_s)
+            self._evict_tail(account, leaf, account.num_cached)
             if not account.num_used:
                 self._ledger.leave(account)
             leaf = self._expiries.pop(now_s)
@@ -284,7 +273,7 @@ class BlockPool:
         """Raises AssertionError where the pool's books do not agree; walks everything."""
         check_pool(self._tree, self._ledger, self._unused, self._num_blocks)
 
-    def _note_use(self, account: Account, blocks: Sequence[Block], outcome: Outcome, previous: Use | None) -> None:
+    def _note_use(self, account: Account, blocks: Sequence[Block], outcome: Outcome) -> None:
         """Gives the blocks that can be matched the use that the policy makes of them."""
         known = [block for block in blocks if block.parent is not None]
         if not known:
@@ -293,7 +282,7 @@ class BlockPool:
             account.watch.use(self._ledger.sample.of(known))
             account.watch.judge()
         num_prompt_blocks = outcome.prompt_tokens // self._block_size
-        parts = account.policy.uses(outcome, previous, known, num_prompt_blocks, self._clock.monotonic_s())
+        parts = account.policy.uses(outcome, known, num_prompt_blocks, self._clock.monotonic_s())
         self._num_uses += 1
         start = 0
         for each in parts:
@@ -363,11 +352,11 @@ class BlockPool:
         while num_blocks > 0:
             block = account.evict_least(now_s)
             assert block is not None, "cached blocks have leaves that nobody holds"
-            num_blocks -= self._evict_tail(account, block, num_blocks, now_s)
+            num_blocks -= self._evict_tail(account, block, num_blocks)
         if not account.num_used:
             self._ledger.leave(account)
 
-    def _evict_tail(self, account: Account, leaf: Block, num_most: int, now_s: float) -> int:
+    def _evict_tail(self, account: Account, leaf: Block, num_most: int) -> int:
         """Evicts a leaf and, as long as they become leaves of the same use, its ancestors; how many."""
         use = leaf.use
         assert use is not None
@@ -385,5 +374,4 @@ class BlockPool:
         account.give_slots(count)
         account.num_evicted += count
         self._num_evicted += count
-        account.policy.evicted(use, count, now_s)
         return count

@@ -97,24 +97,14 @@ class EvictionPolicy(Protocol):
     def uses(
         self,
         outcome: Outcome,
-        previous: Use | None,
         blocks: Sequence[UsedBlock],
         num_prompt_blocks: int,
         now_s: float,
     ) -> Sequence[Part]:
         """Classifies a request that lets go of its blocks, one part after the other, until all blocks have a use.
 
-        `previous` is the last use of the deepest block that it matched. The first `num_prompt_blocks` of `blocks`, or
-        all, lie within its prompt.
+        The first `num_prompt_blocks` of `blocks`, or all, lie within its prompt.
         """
-        ...
-
-    def reused(self, use: Use, num_blocks: int, now_s: float) -> None:
-        """Blocks of that use were matched again."""
-        ...
-
-    def evicted(self, use: Use, num_blocks: int, now_s: float) -> None:
-        """Blocks of that use were evicted before they were matched again."""
         ...
 
     def value(self, class_id: ClassId, age_s: float) -> float:

@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Protocol
 
 from cache_store.domain import Domain
-from cache_store.policy import Outcome, Use
+from cache_store.policy import Outcome
 from cache_store.prefix_tree import Block
 from cache_store.tokens import PackedTokens
 
@@ -43,12 +43,6 @@ class Match:
     def pinned(self) -> tuple[Block, ...]:
         """All pinned blocks in position order, as `release` takes them."""
         return self.blocks if self.partial is None else (*self.blocks, self.partial.source)
-
-    @property
-    def previous(self) -> Use | None:
-        """The last use of the deepest block that matched."""
-        pinned = self.pinned
-        return pinned[-1].use if pinned else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +94,7 @@ class Tier(Protocol):
         ...
 
     def note_reuse(self, domain: Domain, match: Match) -> None:
-        """Tells the policy that a request goes on from what it matched."""
+        """Counts what a request matched that goes on from it."""
         ...
 
     def allocate(self, domain: Domain, num_blocks: int) -> Granted | Short:
@@ -124,10 +118,9 @@ class Tier(Protocol):
         """One more holder of blocks that are held already."""
         ...
 
-    def release(self, blocks: Sequence[Block], outcome: Outcome | None = None, previous: Use | None = None) -> None:
+    def release(self, blocks: Sequence[Block], outcome: Outcome | None = None) -> None:
         """Ends one hold of each block, which all belong to one domain. In position order: the last is evictable first.
 
-        With an `outcome` the blocks have been used by a request that ended so, and whose match had the use `previous`
-        (`Match.previous`); without one they are as they were before.
+        With an `outcome` the blocks have been used by a request that ended so; without one they are as before.
         """
         ...

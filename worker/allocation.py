@@ -146,7 +146,7 @@ class Allocator:
         for copy in [copy for copy in self._copies if copy.sequence is sequence]:
             self._copies.remove(copy)
             self._pool.release((copy.partial.source,))
-        self._pool.release(sequence.clear_blocks(), sequence.outcome(), sequence.previous_use)
+        self._pool.release(sequence.clear_blocks(), sequence.outcome())
 
     def drain(self) -> tuple[tuple[SlotRef, ...], tuple[SlotCopy, ...]]:
         """Scrubs and copies for the next plan."""
@@ -202,7 +202,6 @@ class Allocator:
         domain = sequence.owner.domain
         num_new = self.blocks_for(sequence.num_tokens) - len(match.blocks)
         self._pool.note_reuse(domain, match)
-        sequence.previous_use = match.previous
         sequence.add_blocks(match.blocks)
         sequence.num_committed = len(match.blocks)
         sequence.num_computed = len(match.blocks) * self._block_size

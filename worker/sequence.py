@@ -9,7 +9,7 @@ import math
 from dataclasses import dataclass, field
 
 from cache_store.domain import Domain
-from cache_store.policy import INTERRUPTED, Outcome, Use
+from cache_store.policy import INTERRUPTED, Outcome
 from cache_store.prefix_tree import Block
 from cache_store.tiers import PartialMatch
 from cache_store.tokens import TOKEN_BYTES, PackedTokens, count, pack, part, unpack
@@ -94,7 +94,6 @@ class Sequence:
         "overtaken_s",
         "owner",
         "prefix",
-        "previous_use",
         "reserved",
         "samples",
         "tables",
@@ -134,8 +133,6 @@ class Sequence:
         """Leading tokens that were computed before its last preemption: to compute them again is a loss."""
         self.is_stopped = False
         """Preempted, and in no step since."""
-        self.previous_use: Use | None = None
-        """Of the deepest block that it matched at its last start."""
         self.finish: Finish | None = None
         """Why its last sample ended; None while it lives, and where it was cancelled or preempted."""
 
@@ -203,7 +200,6 @@ class Sequence:
         twin = Sequence(self.owner, samples, self.prefix, len(self.tables))
         twin._tokens = bytearray(self._tokens)
         twin.last_token = self.last_token
-        twin.previous_use = self.previous_use
         twin.num_cached = self.num_cached
         twin.num_lost = self.num_lost
         twin.id = identifier

@@ -66,7 +66,6 @@ class ClassAware:
     def uses(
         self,
         outcome: Outcome,
-        previous: Use | None,  # noqa: ARG002 - the memory knows more
         blocks: Sequence[UsedBlock],
         num_prompt_blocks: int,
         now_s: float,
@@ -93,12 +92,6 @@ class ClassAware:
                 start = end
         self._memory.add(request)
         return parts
-
-    def reused(self, use: Use, num_blocks: int, now_s: float) -> None:
-        """See `EvictionPolicy.reused`. The memory sees it when the request ends."""
-
-    def evicted(self, use: Use, num_blocks: int, now_s: float) -> None:
-        """See `EvictionPolicy.evicted`. Demand does not end with it."""
 
     def value(self, class_id: ClassId, age_s: float) -> float:
         """See `EvictionPolicy.value`."""

@@ -25,7 +25,6 @@ class Lru:
     def uses(
         self,
         outcome: Outcome,
-        previous: Use | None,  # noqa: ARG002 - protocol
         blocks: Sequence[UsedBlock],
         num_prompt_blocks: int,  # noqa: ARG002 - protocol
         now_s: float,
@@ -39,12 +38,6 @@ class Lru:
         num_shared = sum(1 for _ in takewhile(_is_shared, blocks))
         ended = Use(now_s, _ENDED, num_tokens, session=outcome.session, expires_s=expires_s)
         return Part(live, num_shared), Part(ended, len(blocks))
-
-    def reused(self, use: Use, num_blocks: int, now_s: float) -> None:
-        """See `EvictionPolicy.reused`."""
-
-    def evicted(self, use: Use, num_blocks: int, now_s: float) -> None:
-        """See `EvictionPolicy.evicted`."""
 
     def value(self, class_id: ClassId, age_s: float) -> float:
         """See `EvictionPolicy.value`."""

@@ -156,7 +156,7 @@ class _Stream:
         new = PackedTokens(blocks[num_hit * TOKEN_BYTES : stop * TOKEN_BYTES])
         stored = pool.commit(domain, parent, granted.blocks, new)
         hit_tokens = min(num_hit * self._block_tokens, request.prompt_tokens)
-        pool.release((*match.blocks, *stored), self._outcome(request, hit_tokens), match.previous)
+        pool.release((*match.blocks, *stored), self._outcome(request, hit_tokens))
         self._count(request, hit_tokens, num_blocks)
 
     def _outcome(self, request: TraceRequest, hit_tokens: int) -> Outcome:

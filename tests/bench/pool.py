@@ -105,7 +105,7 @@ class Pool:
             domain, match.blocks[-1] if num_cached else None, granted.blocks, prompt[64 * num_cached :]
         )
         committed = now()
-        pool.release((*match.blocks, *blocks), make_outcome(), match.previous)
+        pool.release((*match.blocks, *blocks), make_outcome())
         released = now()
         pool.drain_events()
         drained = now()

@@ -20,24 +20,18 @@ class OddPolicy:
         return Use(now_s, ClassId(0))
 
     def uses(
-        self, outcome: Outcome, previous: Use | None, blocks: Sequence[UsedBlock], num_prompt_blocks: int, now_s: float
+        self, outcome: Outcome, blocks: Sequence[UsedBlock], num_prompt_blocks: int, now_s: float
     ) -> Sequence[Part]:
         """Two classes by whatever is known."""
-        turn = 1 if previous is None else previous.turn + 1
+        previous = [block.use for block in blocks if block.use is not None]
+        self._num_reused += len(previous)
+        turn = 1 + max((use.turn for use in previous), default=0)
         own = (outcome.prompt_tokens + 3 * outcome.output_tokens + turn) % NUM_CLASSES
         expires_s = now_s + outcome.ttl_s
         return (
             Part(Use(now_s, ClassId((own + 2) % NUM_CLASSES), turn=turn, expires_s=expires_s), len(blocks) // 2),
             Part(Use(now_s, ClassId(own), turn=turn, expires_s=expires_s), len(blocks)),
         )
-
-    def reused(self, use: Use, num_blocks: int, now_s: float) -> None:
-        """Counts."""
-        self._num_reused += num_blocks
-
-    def evicted(self, use: Use, num_blocks: int, now_s: float) -> None:
-        """Forgets."""
-        self._num_reused //= 2
 
     def value(self, class_id: ClassId, age_s: float) -> float:
         """Something."""

@@ -33,10 +33,11 @@ class NewestFirst(Lru):
         self._num_requests = 0
 
     def uses(
-        self, outcome: Outcome, previous: Use | None, blocks: Sequence[UsedBlock], num_prompt_blocks: int, now_s: float
+        self, outcome: Outcome, blocks: Sequence[UsedBlock], num_prompt_blocks: int, now_s: float
     ) -> Sequence[Part]:
         """What is used again stays what it was."""
         self._num_requests += 1
+        previous = next((block.use for block in reversed(blocks) if block.use is not None), None)
         return (Part(Use(now_s, previous.class_id if previous else ClassId(self._num_requests)), len(blocks)),)
 
     def value(self, class_id: ClassId, age_s: float) -> float:

@@ -19,7 +19,7 @@ def end(policy: ClassAware, text: str, now_s: float, num_answer: int = 1, **outc
     """A request whose blocks are the letters, the last ones its answer's."""
     prompt = len(text) - num_answer
     made = make_outcome(prompt_tokens=100 * prompt, **outcome)  # type: ignore[arg-type]  # of a test's own words
-    return list(policy.uses(made, None, blocks(text), prompt, now_s))
+    return list(policy.uses(made, blocks(text), prompt, now_s))
 
 
 def ends(parts: list[Part]) -> list[int]:
@@ -69,7 +69,7 @@ def test_of_a_session_that_ends_only_what_others_have_too_is_kept() -> None:
         end(policy, "sysxyz", 10.0)
         again = [Named(b.digest, use=others if number < 3 else None) for number, b in enumerate(blocks("sysxyzuv"))]
         outcome = make_outcome(prompt_tokens=700, session_end=says_so)
-        parts = policy.uses(outcome, None, again, 7, 20.0)
+        parts = policy.uses(outcome, again, 7, 20.0)
         worths = [policy.value(part.use.class_id, 1.0) for part in parts]
         assert (WORTHLESS in worths) is says_so
         if says_so:
@@ -142,7 +142,7 @@ def test_it_learns_from_demand_that_the_cache_does_not_meet() -> None:
     hits = [replay([TraceTenant("a", trace)], ReplayOptions(num, make)).hit_tokens for num in (1, 10_000)]
     assert hits[0] < hits[1] / 4
     probe = make_outcome(prompt_tokens=500)
-    small, large = (policy.uses(probe, None, [Named(b"p"), Named(b"q")], 1, 1_000.0)[0].use for policy in policies)
+    small, large = (policy.uses(probe, [Named(b"p"), Named(b"q")], 1, 1_000.0)[0].use for policy in policies)
     for age_s in (1.0, 30.0, 300.0):
         worth = policies[1].value(large.class_id, age_s)
         assert policies[0].value(small.class_id, age_s) == pytest.approx(worth, rel=0.5)
