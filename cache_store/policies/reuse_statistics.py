@@ -22,9 +22,10 @@ FIRST_EDGE_S = 0.5
 EDGES_S = (0.0, *(FIRST_EDGE_S * 2 ** (number / 2) for number in range(1, NUM_BUCKETS + 1)))
 """Ages at which buckets begin and end; each lasts 41 % longer than the one before, the last ends after 2.3 hours."""
 PRIOR_REUSED = 0.35
-PRIOR_MEDIAN_S = 120.0
-PRIOR_SIGMA = 1.2
-"""Before anything is known: a third of all prompts go on, half of those within two minutes (log-normal)."""
+PRIOR_MEDIAN_S = 60.0
+PRIOR_SIGMA = 2.0
+"""Before anything is known: a third of all prompts go on, half of those within a minute (log-normal). Broad, so that
+traffic of another pace does not have to unlearn it first."""
 
 SCALE_EVENTS = 8.0
 """Events that the scale of the class above counts as."""
