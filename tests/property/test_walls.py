@@ -107,7 +107,7 @@ class User:
     def _release(self, step: Step, outcome) -> None:
         if self._held:
             blocks = self._held.pop(step.which % len(self._held))
-            self._pool.release(blocks, outcome, blocks[0].use if blocks else None)
+            self._pool.release(blocks, outcome)
 
 
 def _strict_case(random: Random) -> tuple[int, TierShare, list[Step]]:
