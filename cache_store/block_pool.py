@@ -126,11 +126,6 @@ class BlockPool:
         """See `Tier.num_available`."""
         return num_available(self._ledger.of(domain.tenant), self._ledger.present, len(self._unused))
 
-    def is_below_guarantee(self, domain: Domain, num_blocks: int) -> bool:
-        """Whether the tenant's guarantee covers `num_blocks` more."""
-        account = self._ledger.of(domain.tenant)
-        return account.num_used + num_blocks <= account.minimum
-
     def match_length(self, domain: Domain, tokens: PackedTokens, max_tokens: int) -> int:
         """See `Tier.match_length`."""
         self.expire()
