@@ -28,7 +28,8 @@ from cache_store.pool_check import check_pool
 from cache_store.prefix_tree import Block, PrefixTree
 from cache_store.quota import QuotaTable
 from cache_store.shadow import DEFAULT_RULES, WatchRules
-from cache_store.tiers import Granted, Match, PartialMatch, Short, TierKind
+from cache_store.tier_kind import TierKind
+from cache_store.tiers import Granted, Match, PartialMatch, Short
 from cache_store.tokens import TOKEN_BYTES, PackedTokens
 from cache_store.usage import Pressure, TenantUse
 

@@ -13,7 +13,7 @@ from cache_store.domain import TenantId
 from cache_store.policy import EvictionPolicy
 from cache_store.quota import EMPTY_QUOTAS, QuotaTable
 from cache_store.shadow import Sample, Watch, WatchRules
-from cache_store.tiers import TierKind
+from cache_store.tier_kind import TierKind
 from cache_store.usage import TenantUse
 
 PolicyMaker = Callable[[], EvictionPolicy]

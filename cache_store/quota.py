@@ -13,7 +13,7 @@ from types import MappingProxyType
 
 from cache_store.domain import TenantId
 from cache_store.errors import InvalidRequestError, PreconditionError
-from cache_store.tiers import TierKind
+from cache_store.tier_kind import TierKind
 
 MIN_WEIGHT, MAX_WEIGHT = 0.001, 1_000.0
 """Far smaller ones would lift counters of service to where an ordinary step is lost in rounding."""
@@ -65,7 +65,7 @@ class TenantQuota:
     """The cache quota of one tenant. Raises InvalidRequestError."""
 
     shares: Mapping[TierKind, TierShare] = field(default_factory=lambda: MappingProxyType({}))
-    """A tier that is not named has DEFAULT_SHARE."""
+    """A lower tier that is not named has the device's share, the device DEFAULT_SHARE."""
     weight: float = 1.0
     """Part of what is lent, and of the computing time, in proportion to the other tenants' weights."""
     max_pinned: float = 0.1
@@ -79,7 +79,7 @@ class TenantQuota:
 
     def share(self, tier: TierKind) -> TierShare:
         """Its share of a tier."""
-        return self.shares.get(tier, DEFAULT_SHARE)
+        return self.shares.get(tier) or self.shares.get(TierKind.DEVICE, DEFAULT_SHARE)
 
     def max_pinned_blocks(self, num_blocks: int) -> int:
         """Of a device pool of `num_blocks`."""

@@ -17,7 +17,7 @@ from cache_store.domain import TenantId
 from cache_store.encoding import Field, decode, encode
 from cache_store.errors import CorruptDataError, InvalidRequestError, PreconditionError, VersionError
 from cache_store.quota import QuotaTable, TenantQuota, TierShare, check_sum
-from cache_store.tiers import TierKind
+from cache_store.tier_kind import TierKind
 
 QUOTA_VERSION = 1
 _MAC_BYTES = 32

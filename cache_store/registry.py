@@ -8,12 +8,12 @@ from typing import NewType, Protocol
 
 from cache_store.domain import FormatDigest
 from cache_store.index import Incarnation
-from cache_store.usage import NO_PRESSURE, Pressure, TenantUse
+from cache_store.usage import NO_PRESSURE, Pressure, TenantUse, TierLoad
 
 WorkerId = NewType("WorkerId", str)
 """Stable name of a worker, kept over restarts."""
 
-PROTOCOL_VERSION = 2
+PROTOCOL_VERSION = 3
 """Version of `stemcache.worker.v1` and of the records below."""
 
 MAX_TENANTS_TOLD = 64
@@ -41,6 +41,8 @@ class WorkerLoad:
     pressure: Pressure = NO_PRESSURE
     tenants: tuple[TenantUse, ...] = ()
     """Those that use most blocks, at most MAX_TENANTS_TOLD."""
+    tiers: tuple[TierLoad, ...] = ()
+    """Below the device."""
 
 
 @dataclass(frozen=True, slots=True)

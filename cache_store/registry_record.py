@@ -10,7 +10,8 @@ from cache_store.domain import FormatDigest, TenantId
 from cache_store.errors import CorruptDataError
 from cache_store.index import Incarnation
 from cache_store.registry import MAX_TENANTS_TOLD, PROTOCOL_VERSION, WorkerId, WorkerLoad, WorkerRecord
-from cache_store.usage import Pressure, TenantUse
+from cache_store.tier_kind import TierKind
+from cache_store.usage import Pressure, TenantUse, TierLoad
 
 UNREADABLE_VERSION = 0
 """Protocol version of what is no record."""
@@ -144,6 +145,7 @@ def _read(values: _Fields) -> WorkerRecord:
             used_blocks=load.count("used_blocks"),
             pressure=_read_pressure(load.nested("pressure")),
             tenants=tuple(_read_use(each) for each in load.objects("tenants", MAX_TENANTS_TOLD)),
+            tiers=tuple(_read_tier(each) for each in load.objects("tiers", len(TierKind))),
         ),
         quota_generation=values.count("quota_generation"),
     )
@@ -156,6 +158,16 @@ def _read_pressure(values: _Fields) -> Pressure:
 def _read_use(values: _Fields) -> TenantUse:
     tenant, *counts = fields(TenantUse)
     return TenantUse(_tenant(values.text(tenant.name)), *(values.count(each.name) for each in counts))
+
+
+def _read_tier(values: _Fields) -> TierLoad:
+    kind, *counts, seconds = (each.name for each in fields(TierLoad))
+    try:
+        tier = TierKind(values.text(kind))
+    except ValueError as error:
+        raise CorruptDataError("a tier is of a kind that this build does not know") from error
+    load = TierLoad(tier, *(values.count(name) for name in counts))
+    return replace(load, load_block_s=values.rate(seconds))
 
 
 def _tenant(text: str) -> TenantId:

@@ -7,19 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from enum import StrEnum
 from typing import Protocol
 
 from cache_store.domain import Domain
 from cache_store.policy import Outcome
 from cache_store.prefix_tree import Block
+from cache_store.tier_kind import TierKind
 from cache_store.tokens import PackedTokens
-
-
-class TierKind(StrEnum):
-    """Where blocks live."""
-
-    DEVICE = "device"
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from cache_store.domain import TenantId
+from cache_store.tier_kind import TierKind
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class Pressure:
     """Pins ended before their time."""
     refused_requests: int = 0
     """Requests that could never fit."""
+    demoted_blocks: int = 0
+    """Of the evicted blocks, those that went to a lower tier."""
 
 
 NO_PRESSURE = Pressure()
@@ -44,3 +47,41 @@ class TenantUse:
     """Since the worker started."""
     pinned_blocks: int = 0
     waiting_requests: int = 0
+    host_blocks: int = 0
+    """In the host's memory."""
+    disk_blocks: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TierLoad:
+    """A tier below the device; counts since the worker's start."""
+
+    tier: TierKind
+    num_blocks: int
+    """Capacity."""
+    used_blocks: int
+    stored_blocks: int = 0
+    """Written to it."""
+    loaded_blocks: int = 0
+    """Read back to the device."""
+    evicted_blocks: int = 0
+    dropped_blocks: int = 0
+    """That were not worth being written to it, or had no room."""
+    failed_blocks: int = 0
+    """Writes and reads that failed: torn or foreign bytes, a full disk."""
+    load_block_s: float = 0.0
+    """Measured seconds to read one block back; 0 before the first measurement."""
+
+
+@dataclass(frozen=True, slots=True)
+class CachedTokens:
+    """Reused tokens by the tier where they lay."""
+
+    device: int = 0
+    host: int = 0
+    disk: int = 0
+
+    @property
+    def total(self) -> int:
+        """Of all tiers."""
+        return self.device + self.host + self.disk

@@ -14,6 +14,7 @@ import numpy as np
 
 from cache_store.domain import KvFormat
 from cache_store.groups import CacheGeometry, CacheGroup, GroupKind
+from cache_store.transfers import NoTransfers, Transfers
 from worker.digest_rule import (
     CONTEXT,
     POISON,
@@ -94,6 +95,7 @@ class DigestRunner:
         self._num_blocks = num_blocks
         self._durations = durations
         self._sleep = sleep
+        self._transfers = NoTransfers()
         shape = (num_blocks, info.geometry.block_size, RECORD_WIDTH)
         self._pools = tuple(np.full(shape, POISON, dtype=np.uint64) for _ in info.geometry.groups)
 
@@ -104,6 +106,10 @@ class DigestRunner:
     @property
     def num_blocks(self) -> int:
         return self._num_blocks
+
+    @property
+    def transfers(self) -> Transfers:
+        return self._transfers
 
     def run(self, plan: StepPlan) -> StepResult:
         check_plan(plan, self._info.geometry, self._num_blocks)

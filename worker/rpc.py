@@ -26,7 +26,7 @@ from worker.engine_thread import EngineThread
 from worker.outbox import Outbox, OutboxItem, SampleTokens
 from worker.requests import EngineRequest, Finish, Finished, RequestKey, Started
 from worker.rpc_cache import PrefixCalls, PrefixEngine
-from worker.rpc_request import RoutedMessage, check_format, check_protocol, to_engine
+from worker.rpc_request import RoutedMessage, check_format, check_protocol, check_protocol_version, to_engine
 from worker.runner import ModelInfo
 from worker.statuses import to_status
 
@@ -124,6 +124,12 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         """Lists a tenant's pins."""
         async with self._answering(context):
             return await self._prefixes.list(self._claims(request))
+
+    async def Purge(self, request: worker_pb2.PurgeRequest, context: Context) -> worker_pb2.PurgeResponse:  # noqa: N802
+        """Forgets what a fence makes unreachable."""
+        async with self._answering(context):
+            check_protocol_version(request.protocol_version)
+            raise UnavailableError("this worker cannot purge yet", DRAIN_RETRY_AFTER_S)
 
     @asynccontextmanager
     async def _answering(self, context: Context) -> AsyncIterator[None]:

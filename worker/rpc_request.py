@@ -52,8 +52,13 @@ class RoutedMessage(Protocol):
 
 def check_protocol(message: RoutedMessage) -> None:
     """Raises VersionError, which names both versions, where the sender speaks another protocol."""
-    if message.protocol_version != PROTOCOL_VERSION:
-        raise VersionError("the worker protocol of this request", message.protocol_version, PROTOCOL_VERSION)
+    check_protocol_version(message.protocol_version)
+
+
+def check_protocol_version(version: int) -> None:
+    """As `check_protocol`."""
+    if version != PROTOCOL_VERSION:
+        raise VersionError("the worker protocol of this request", version, PROTOCOL_VERSION)
 
 
 def check_format(claims: RequestClaims, model: ModelInfo) -> None:

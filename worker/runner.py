@@ -7,6 +7,7 @@ from typing import Protocol
 
 from cache_store.domain import KvFormat
 from cache_store.groups import CacheGeometry
+from cache_store.transfers import Transfers
 from worker.step_plan import StepPlan, StepResult
 
 
@@ -36,6 +37,11 @@ class Runner(Protocol):
     @property
     def num_blocks(self) -> int:
         """Blocks in each group's pool. Constant."""
+        ...
+
+    @property
+    def transfers(self) -> Transfers:
+        """What it has below its device. Constant."""
         ...
 
     def run(self, plan: StepPlan) -> StepResult:

@@ -1,13 +1,16 @@
 """The only seam between numbers and tensors: what one step has to compute, and what came of it.
 
-Made by the scheduler, executed by a runner, frozen in between. A runner executes in order: scrubs, copies, forward,
-draws. All slots are indices into the pool of their group (`CacheGeometry.groups`, same order everywhere).
+Made by the scheduler, executed by a runner, frozen in between. A runner executes in order: moves, scrubs, starts of
+loads, copies, forward, draws. All slots are indices into the pool of their group (`CacheGeometry.groups`, same order
+everywhere).
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from typing import NewType
+
+from cache_store.transfers import NO_MOVES, Load, Moves
 
 SequenceId = NewType("SequenceId", int)
 """Names one sequence of one engine; never reused."""
@@ -82,6 +85,10 @@ class StepPlan:
     """Copy-on-write, before the forward. A target is never a source of the same step."""
     ended: tuple[SequenceId, ...]
     """Sequences that ended or were preempted since the last step, for runners with state of their own."""
+    moves: Moves = NO_MOVES
+    """Between the tiers, before anything else. A plan without rows may have moves, scrubs and loads."""
+    loads: tuple[Load, ...] = ()
+    """Started in the background after the scrubs; their targets belong to no row until they have finished."""
 
     @property
     def num_tokens(self) -> int:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from cache_store.quota import DEFAULT_QUOTA
 from cache_store.replay.simulation import ReplayOptions, ReplayResult, TenantCounts, TraceTenant, replay
-from cache_store.tiers import TierKind
+from cache_store.tier_kind import TierKind
 
 MIN_WINDOW_SHARE = 0.01
 """A window counts where it has that part of the tenant's hits alone: a ratio of a few tokens says nothing."""

@@ -10,7 +10,7 @@ from google.protobuf.timestamp_pb2 import Timestamp
 from stemcache.admin.v1 import admin_pb2 as pb
 
 from cache_store.errors import InvalidRequestError
-from cache_store.tiers import TierKind
+from cache_store.tier_kind import TierKind
 from services.tenants.guarantees import shortfalls
 from services.tenants.model import ApiKey, Tenant
 from services.tenants.quota_change import QuotaChange, ShareChange

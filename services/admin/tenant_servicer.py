@@ -16,6 +16,7 @@ import structlog
 from stemcache.admin.v1 import admin_pb2 as pb
 from stemcache.admin.v1.admin_pb2_grpc import TenantAdminServiceServicer
 
+from cache_store.errors import UnavailableError
 from services.admin.tenant_messages import api_key_message, quota_change, tenant_message, tenant_messages
 from services.router.statuses import abort_with
 from services.tenants.model import KeyId
@@ -94,6 +95,14 @@ class TenantServicer(TenantAdminServiceServicer):
         done = await self._write(lambda: self._store.rotate_epoch(request.tenant))
         _log.info("epoch_rotated", tenant=request.tenant)
         return pb.RotateEpochResponse(tenant=tenant_message(done.value, done.state.table))
+
+    @_answered
+    async def PurgeTenantCache(
+        self,
+        request: pb.PurgeTenantCacheRequest,
+        context: Context,
+    ) -> pb.PurgeTenantCacheResponse:
+        raise UnavailableError("purge is not served yet", 1.0)
 
     @_answered
     async def SetTenantQuota(self, request: pb.SetTenantQuotaRequest, context: Context) -> pb.SetTenantQuotaResponse:

@@ -14,7 +14,7 @@ from types import MappingProxyType
 from cache_store.errors import InvalidRequestError
 from cache_store.quota import TenantQuota, TierShare
 from cache_store.replay.trace import Trace
-from cache_store.tiers import TierKind
+from cache_store.tier_kind import TierKind
 
 MAX_BLOCKS = 1 << 26
 """Each is an object of some hundred bytes."""

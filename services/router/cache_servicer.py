@@ -75,6 +75,15 @@ class CacheServicer(CacheServiceServicer):
         pins = await self._prefixes.pins(tenant, context.time_remaining())
         return pb.ListPinsResponse(pins=[_pin(each) for each in pins])
 
+    @for_tenant
+    async def PurgeCache(
+        self,
+        tenant: Tenant,
+        request: pb.PurgeCacheRequest,
+        context: Context,
+    ) -> pb.PurgeCacheResponse:
+        raise UnavailableError("purge is not served yet", RENEW_S)
+
 
 def _pin(pin: PinRecord) -> pb.Pin:
     return pb.Pin(

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from cache_store.domain import TenantId
 from cache_store.quota import PoolPart, QuotaTable
-from cache_store.tiers import TierKind
+from cache_store.tier_kind import TierKind
 from services.tenants.directory import TenantDirectory
 from services.tenants.guarantees import quotas_in_force
 from services.tenants.state import ControlState

@@ -12,7 +12,7 @@ from types import MappingProxyType
 
 from cache_store.domain import TenantId
 from cache_store.quota import ROUNDING, QuotaTable, TenantQuota
-from cache_store.tiers import TierKind
+from cache_store.tier_kind import TierKind
 from services.tenants.model import Tenant
 from services.tenants.state import ControlState
 from services.tenants.table import ControlTable
@@ -39,13 +39,14 @@ def quotas_in_force(state: ControlState) -> QuotaTable:
 
 
 def shortfalls(table: ControlTable) -> tuple[Shortfall, ...]:
-    """Guarantees that are not in force as they were set, oldest first."""
+    """Guarantees that are not in force as they were set, oldest first; of lower tiers where the device's differ."""
+    of_device = _fitted(table, TierKind.DEVICE)
     return tuple(
         Shortfall(tenant.name, tier, tenant.quota.share(tier).minimum, fitted[tenant.id])
         for tier in TierKind
         for fitted in (_fitted(table, tier),)
         for tenant in _by_age(table)
-        if tenant.id in fitted
+        if tenant.id in fitted and (tier is TierKind.DEVICE or fitted[tenant.id] != of_device.get(tenant.id))
     )
 
 

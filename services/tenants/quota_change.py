@@ -7,7 +7,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from cache_store.quota import DEFAULT_SHARE, TenantQuota, TierShare
-from cache_store.tiers import TierKind
+from cache_store.tier_kind import TierKind
 from services.tenants.model import Tenant, TenantLimits
 
 

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 from cache_store.errors import CorruptDataError, InvalidRequestError
 from cache_store.quota import TenantQuota, TierShare
-from cache_store.tiers import TierKind
+from cache_store.tier_kind import TierKind
 from services.tenants.fields import Fields, JsonObject
 from services.tenants.model import Tenant, TenantLimits
 

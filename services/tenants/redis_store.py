@@ -29,7 +29,7 @@ from cache_store.errors import (
     UnavailableError,
 )
 from cache_store.quota import check_sum, guaranteed
-from cache_store.tiers import TierKind
+from cache_store.tier_kind import TierKind
 from services.tenants.api_key import NewApiKey, new_api_key
 from services.tenants.document import DocumentKind, read_document, write_document
 from services.tenants.fields import parse_object, to_json

@@ -28,7 +28,8 @@ from cache_store.domain import Domain, TenantId
 from cache_store.policies.class_aware import ClassAware
 from cache_store.policies.lru import Lru
 from cache_store.quota import QuotaTable, TenantQuota, TierShare
-from cache_store.tiers import Granted, TierKind
+from cache_store.tier_kind import TierKind
+from cache_store.tiers import Granted
 from cache_store.tokens import PackedTokens, pack
 from tests.bench.figures import conditions, percentile
 from tests.support.domains import make_domain

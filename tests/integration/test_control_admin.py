@@ -13,7 +13,7 @@ from stemcache.admin.v1 import admin_pb2 as pb
 from stemcache.admin.v1.admin_pb2_grpc import TenantAdminServiceStub, add_TenantAdminServiceServicer_to_server
 
 from cache_store.errors import InvalidRequestError, UnauthenticatedError
-from cache_store.tiers import TierKind
+from cache_store.tier_kind import TierKind
 from services.admin.auth import AdminAuthInterceptor
 from services.admin.tenant_servicer import TenantServicer
 from services.tenants.quota_change import QuotaChange, ShareChange

@@ -12,7 +12,7 @@ from redis.asyncio import Redis
 from cache_store.clock import ManualClock
 from cache_store.errors import NotFoundError, PreconditionError
 from cache_store.quota import TierShare
-from cache_store.tiers import TierKind
+from cache_store.tier_kind import TierKind
 from services.cluster.valkey import EmbeddedValkey
 from services.tenants.model import TenantLimits
 from services.tenants.quota_change import QuotaChange, ShareChange

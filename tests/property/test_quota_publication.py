@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule
 from cache_store.clock import ManualClock
 from cache_store.quota import QuotaTable
 from cache_store.quota_document import QuotaDocument
-from cache_store.tiers import TierKind
+from cache_store.tier_kind import TierKind
 from services.tenants.directory import TenantDirectory
 from services.tenants.model import Tenant, new_tenant
 from services.tenants.quota_change import QuotaChange, ShareChange

@@ -19,7 +19,7 @@ from cache_store.errors import (
     PreconditionError,
 )
 from cache_store.quota import check_sum
-from cache_store.tiers import TierKind
+from cache_store.tier_kind import TierKind
 from services.tenants.api_key import matches, new_api_key, parse
 from services.tenants.document import DocumentKind, read_document, write_document
 from services.tenants.guarantees import quotas_in_force, shortfalls

@@ -13,6 +13,7 @@ from cache_store.digest import Hasher, xxh3_128
 from cache_store.domain import Domain
 from cache_store.errors import StemcacheError
 from cache_store.tokens import pack
+from cache_store.transfers import Transfers
 from tests.support.domains import make_domain
 from worker.digest_rule import ExpectedSample, expected_output
 from worker.digest_runner import INSTANT, DigestRunner, Durations, digest_model
@@ -68,6 +69,10 @@ class RecordingRunner:
     @property
     def info(self) -> ModelInfo:
         return self._inner.info
+
+    @property
+    def transfers(self) -> Transfers:
+        return self._inner.transfers
 
     @property
     def num_blocks(self) -> int:

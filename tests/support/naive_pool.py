@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from cache_store.domain import Domain
 from cache_store.policy import Outcome
 from cache_store.quota import QuotaTable
-from cache_store.tiers import TierKind
+from cache_store.tier_kind import TierKind
 
 Prefix = tuple[int, tuple[int, ...]]
 """(domain number, all tokens up to a block's end)."""

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from cache_store.domain import TenantId
 from cache_store.quota import DEFAULT_SHARE, QuotaTable, TenantQuota, TierShare
-from cache_store.tiers import TierKind
+from cache_store.tier_kind import TierKind
 
 
 def make_quota(share: TierShare = DEFAULT_SHARE, weight: float = 1.0) -> TenantQuota:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from cache_store.errors import PreconditionError
+from cache_store.transfers import NoTransfers, Transfers
 from worker.runner import ModelInfo
 from worker.step_plan import Row, SequenceId, StepPlan, StepResult
 from worker.torch_runner.dense_attention import dense_attention
@@ -62,6 +63,10 @@ class ContiguousRunner:
     @property
     def num_blocks(self) -> int:
         return self._num_blocks
+
+    @property
+    def transfers(self) -> Transfers:
+        return NoTransfers()
 
     @property
     def size_bytes(self) -> int:

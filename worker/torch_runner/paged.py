@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import torch
 
+from cache_store.transfers import NoTransfers, Transfers
 from worker.runner import ModelInfo
 from worker.step_plan import StepPlan, StepResult
 from worker.torch_runner.attention_backend import AttentionBackend
@@ -37,6 +38,7 @@ class PagedRunner:
         self._info = model.info(block_size)
         self._attention = attention
         self._observer = observer
+        self._transfers = NoTransfers()
         self.pools = KvPools(model.groups, num_blocks, block_size, model.torch_dtype, model.device, fill)
 
     @property
@@ -46,6 +48,10 @@ class PagedRunner:
     @property
     def num_blocks(self) -> int:
         return self.pools.num_blocks
+
+    @property
+    def transfers(self) -> Transfers:
+        return self._transfers
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:

@@ -27,7 +27,7 @@ from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__
 from stemcache.v1 import inference_pb2 as stemcache_dot_v1_dot_inference__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18stemcache/v1/cache.proto\x12\x0cstemcache.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cstemcache/v1/inference.proto\"]\n\x13LookupPrefixRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12$\n\x06prompt\x18\x02 \x01(\x0b\x32\x14.stemcache.v1.Prompt\x12\x11\n\tpartition\x18\x03 \x01(\t\"]\n\x14LookupPrefixResponse\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x16\n\x0ematched_tokens\x18\x02 \x01(\r\x12\x16\n\x0ematched_blocks\x18\x03 \x01(\r\"\x8d\x01\n\x11WarmPrefixRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12$\n\x06prompt\x18\x03 \x01(\x0b\x32\x14.stemcache.v1.Prompt\x12/\n\x0c\x63\x61\x63he_policy\x18\x04 \x01(\x0b\x32\x19.stemcache.v1.CachePolicy\"\\\n\x12WarmPrefixResponse\x12\"\n\x05usage\x18\x01 \x01(\x0b\x32\x13.stemcache.v1.Usage\x12\"\n\x05route\x18\x02 \x01(\x0b\x32\x13.stemcache.v1.Route\"\x98\x01\n\x10PinPrefixRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12$\n\x06prompt\x18\x02 \x01(\x0b\x32\x14.stemcache.v1.Prompt\x12\x11\n\tpartition\x18\x03 \x01(\t\x12&\n\x03ttl\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0c\x64isplay_name\x18\x05 \x01(\t\"\xaa\x01\n\x03Pin\x12\x0e\n\x06pin_id\x18\x01 \x01(\t\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x13\n\x0b\x62lock_count\x18\x04 \x01(\r\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12/\n\x0b\x65xpire_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0cworker_count\x18\x07 \x01(\r\"3\n\x11PinPrefixResponse\x12\x1e\n\x03pin\x18\x01 \x01(\x0b\x32\x11.stemcache.v1.Pin\"$\n\x12UnpinPrefixRequest\x12\x0e\n\x06pin_id\x18\x01 \x01(\t\")\n\x13UnpinPrefixResponse\x12\x12\n\nwas_pinned\x18\x01 \x01(\x08\"\x11\n\x0fListPinsRequest\"3\n\x10ListPinsResponse\x12\x1f\n\x04pins\x18\x01 \x03(\x0b\x32\x11.stemcache.v1.Pin2\xa3\x03\n\x0c\x43\x61\x63heService\x12U\n\x0cLookupPrefix\x12!.stemcache.v1.LookupPrefixRequest\x1a\".stemcache.v1.LookupPrefixResponse\x12O\n\nWarmPrefix\x12\x1f.stemcache.v1.WarmPrefixRequest\x1a .stemcache.v1.WarmPrefixResponse\x12L\n\tPinPrefix\x12\x1e.stemcache.v1.PinPrefixRequest\x1a\x1f.stemcache.v1.PinPrefixResponse\x12R\n\x0bUnpinPrefix\x12 .stemcache.v1.UnpinPrefixRequest\x1a!.stemcache.v1.UnpinPrefixResponse\x12I\n\x08ListPins\x12\x1d.stemcache.v1.ListPinsRequest\x1a\x1e.stemcache.v1.ListPinsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18stemcache/v1/cache.proto\x12\x0cstemcache.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cstemcache/v1/inference.proto\"]\n\x13LookupPrefixRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12$\n\x06prompt\x18\x02 \x01(\x0b\x32\x14.stemcache.v1.Prompt\x12\x11\n\tpartition\x18\x03 \x01(\t\"\x92\x01\n\x14LookupPrefixResponse\x12\x15\n\rprompt_tokens\x18\x01 \x01(\r\x12\x16\n\x0ematched_tokens\x18\x02 \x01(\r\x12\x16\n\x0ematched_blocks\x18\x03 \x01(\r\x12\x33\n\x0fmatched_by_tier\x18\x04 \x01(\x0b\x32\x1a.stemcache.v1.CachedByTier\"\x8d\x01\n\x11WarmPrefixRequest\x12\x12\n\nrequest_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12$\n\x06prompt\x18\x03 \x01(\x0b\x32\x14.stemcache.v1.Prompt\x12/\n\x0c\x63\x61\x63he_policy\x18\x04 \x01(\x0b\x32\x19.stemcache.v1.CachePolicy\"\\\n\x12WarmPrefixResponse\x12\"\n\x05usage\x18\x01 \x01(\x0b\x32\x13.stemcache.v1.Usage\x12\"\n\x05route\x18\x02 \x01(\x0b\x32\x13.stemcache.v1.Route\"\x98\x01\n\x10PinPrefixRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12$\n\x06prompt\x18\x02 \x01(\x0b\x32\x14.stemcache.v1.Prompt\x12\x11\n\tpartition\x18\x03 \x01(\t\x12&\n\x03ttl\x18\x04 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x14\n\x0c\x64isplay_name\x18\x05 \x01(\t\"\xaa\x01\n\x03Pin\x12\x0e\n\x06pin_id\x18\x01 \x01(\t\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\r\n\x05model\x18\x03 \x01(\t\x12\x13\n\x0b\x62lock_count\x18\x04 \x01(\r\x12\x12\n\nsize_bytes\x18\x05 \x01(\x04\x12/\n\x0b\x65xpire_time\x18\x06 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0cworker_count\x18\x07 \x01(\r\"3\n\x11PinPrefixResponse\x12\x1e\n\x03pin\x18\x01 \x01(\x0b\x32\x11.stemcache.v1.Pin\"$\n\x12UnpinPrefixRequest\x12\x0e\n\x06pin_id\x18\x01 \x01(\t\")\n\x13UnpinPrefixResponse\x12\x12\n\nwas_pinned\x18\x01 \x01(\x08\"\x11\n\x0fListPinsRequest\"3\n\x10ListPinsResponse\x12\x1f\n\x04pins\x18\x01 \x03(\x0b\x32\x11.stemcache.v1.Pin\"X\n\x11PurgeCacheRequest\x12\x14\n\neverything\x18\x01 \x01(\x08H\x00\x12\x13\n\tpartition\x18\x02 \x01(\tH\x00\x12\x0f\n\x05model\x18\x03 \x01(\tH\x00\x42\x07\n\x05scope\"O\n\x0c\x42locksByTier\x12\x15\n\rdevice_blocks\x18\x01 \x01(\x04\x12\x13\n\x0bhost_blocks\x18\x02 \x01(\x04\x12\x13\n\x0b\x64isk_blocks\x18\x03 \x01(\x04\"\xe1\x01\n\x12PurgeCacheResponse\x12.\n\npurge_time\x18\x01 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x1c\n\x14\x61\x63knowledged_workers\x18\x02 \x01(\r\x12\x17\n\x0fpending_workers\x18\x03 \x01(\r\x12\x31\n\rpurged_blocks\x18\x04 \x01(\x0b\x32\x1a.stemcache.v1.BlocksByTier\x12\x31\n\rcomplete_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp2\xf4\x03\n\x0c\x43\x61\x63heService\x12U\n\x0cLookupPrefix\x12!.stemcache.v1.LookupPrefixRequest\x1a\".stemcache.v1.LookupPrefixResponse\x12O\n\nWarmPrefix\x12\x1f.stemcache.v1.WarmPrefixRequest\x1a .stemcache.v1.WarmPrefixResponse\x12L\n\tPinPrefix\x12\x1e.stemcache.v1.PinPrefixRequest\x1a\x1f.stemcache.v1.PinPrefixResponse\x12R\n\x0bUnpinPrefix\x12 .stemcache.v1.UnpinPrefixRequest\x1a!.stemcache.v1.UnpinPrefixResponse\x12I\n\x08ListPins\x12\x1d.stemcache.v1.ListPinsRequest\x1a\x1e.stemcache.v1.ListPinsResponse\x12O\n\nPurgeCache\x12\x1f.stemcache.v1.PurgeCacheRequest\x1a .stemcache.v1.PurgeCacheResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -36,26 +36,32 @@ if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
   _globals['_LOOKUPPREFIXREQUEST']._serialized_start=137
   _globals['_LOOKUPPREFIXREQUEST']._serialized_end=230
-  _globals['_LOOKUPPREFIXRESPONSE']._serialized_start=232
-  _globals['_LOOKUPPREFIXRESPONSE']._serialized_end=325
-  _globals['_WARMPREFIXREQUEST']._serialized_start=328
-  _globals['_WARMPREFIXREQUEST']._serialized_end=469
-  _globals['_WARMPREFIXRESPONSE']._serialized_start=471
-  _globals['_WARMPREFIXRESPONSE']._serialized_end=563
-  _globals['_PINPREFIXREQUEST']._serialized_start=566
-  _globals['_PINPREFIXREQUEST']._serialized_end=718
-  _globals['_PIN']._serialized_start=721
-  _globals['_PIN']._serialized_end=891
-  _globals['_PINPREFIXRESPONSE']._serialized_start=893
-  _globals['_PINPREFIXRESPONSE']._serialized_end=944
-  _globals['_UNPINPREFIXREQUEST']._serialized_start=946
-  _globals['_UNPINPREFIXREQUEST']._serialized_end=982
-  _globals['_UNPINPREFIXRESPONSE']._serialized_start=984
-  _globals['_UNPINPREFIXRESPONSE']._serialized_end=1025
-  _globals['_LISTPINSREQUEST']._serialized_start=1027
-  _globals['_LISTPINSREQUEST']._serialized_end=1044
-  _globals['_LISTPINSRESPONSE']._serialized_start=1046
-  _globals['_LISTPINSRESPONSE']._serialized_end=1097
-  _globals['_CACHESERVICE']._serialized_start=1100
-  _globals['_CACHESERVICE']._serialized_end=1519
+  _globals['_LOOKUPPREFIXRESPONSE']._serialized_start=233
+  _globals['_LOOKUPPREFIXRESPONSE']._serialized_end=379
+  _globals['_WARMPREFIXREQUEST']._serialized_start=382
+  _globals['_WARMPREFIXREQUEST']._serialized_end=523
+  _globals['_WARMPREFIXRESPONSE']._serialized_start=525
+  _globals['_WARMPREFIXRESPONSE']._serialized_end=617
+  _globals['_PINPREFIXREQUEST']._serialized_start=620
+  _globals['_PINPREFIXREQUEST']._serialized_end=772
+  _globals['_PIN']._serialized_start=775
+  _globals['_PIN']._serialized_end=945
+  _globals['_PINPREFIXRESPONSE']._serialized_start=947
+  _globals['_PINPREFIXRESPONSE']._serialized_end=998
+  _globals['_UNPINPREFIXREQUEST']._serialized_start=1000
+  _globals['_UNPINPREFIXREQUEST']._serialized_end=1036
+  _globals['_UNPINPREFIXRESPONSE']._serialized_start=1038
+  _globals['_UNPINPREFIXRESPONSE']._serialized_end=1079
+  _globals['_LISTPINSREQUEST']._serialized_start=1081
+  _globals['_LISTPINSREQUEST']._serialized_end=1098
+  _globals['_LISTPINSRESPONSE']._serialized_start=1100
+  _globals['_LISTPINSRESPONSE']._serialized_end=1151
+  _globals['_PURGECACHEREQUEST']._serialized_start=1153
+  _globals['_PURGECACHEREQUEST']._serialized_end=1241
+  _globals['_BLOCKSBYTIER']._serialized_start=1243
+  _globals['_BLOCKSBYTIER']._serialized_end=1322
+  _globals['_PURGECACHERESPONSE']._serialized_start=1325
+  _globals['_PURGECACHERESPONSE']._serialized_end=1550
+  _globals['_CACHESERVICE']._serialized_start=1553
+  _globals['_CACHESERVICE']._serialized_end=2053
 # @@protoc_insertion_point(module_scope)

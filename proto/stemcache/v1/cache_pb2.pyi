@@ -62,22 +62,28 @@ class LookupPrefixResponse(_message.Message):
     PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
     MATCHED_TOKENS_FIELD_NUMBER: _builtins.int
     MATCHED_BLOCKS_FIELD_NUMBER: _builtins.int
+    MATCHED_BY_TIER_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     """Tokens of the prompt."""
     matched_tokens: _builtins.int
     """Leading tokens that a request would reuse now; less than prompt_tokens."""
     matched_blocks: _builtins.int
     """Full blocks of them."""
+    @_builtins.property
+    def matched_by_tier(self) -> _inference_pb2.CachedByTier:
+        """matched_tokens by tier."""
+
     def __init__(
         self,
         *,
         prompt_tokens: _builtins.int = ...,
         matched_tokens: _builtins.int = ...,
         matched_blocks: _builtins.int = ...,
+        matched_by_tier: _inference_pb2.CachedByTier | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["matched_by_tier", b"matched_by_tier"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["matched_blocks", b"matched_blocks", "matched_tokens", b"matched_tokens", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["matched_blocks", b"matched_blocks", "matched_by_tier", b"matched_by_tier", "matched_tokens", b"matched_tokens", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -349,3 +355,111 @@ class ListPinsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListPinsResponse: _TypeAlias = ListPinsResponse  # noqa: Y015
+
+@_typing.final
+class PurgeCacheRequest(_message.Message):
+    """What to forget."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    EVERYTHING_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    everything: _builtins.bool
+    """All that the tenant has cached; true."""
+    partition: _builtins.str
+    """One partition, over all models; empty: the tenant's common space."""
+    model: _builtins.str
+    """One model, over all partitions."""
+    def __init__(
+        self,
+        *,
+        everything: _builtins.bool = ...,
+        partition: _builtins.str = ...,
+        model: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["everything", b"everything", "model", b"model", "partition", b"partition", "scope", b"scope"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["everything", b"everything", "model", b"model", "partition", b"partition", "scope", b"scope"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_scope: _TypeAlias = _typing.Literal["everything", "partition", "model"]  # noqa: Y015
+    _WhichOneofArgType_scope: _TypeAlias = _typing.Literal["scope", b"scope"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_scope) -> _WhichOneofReturnType_scope | None: ...
+
+Global___PurgeCacheRequest: _TypeAlias = PurgeCacheRequest  # noqa: Y015
+
+@_typing.final
+class BlocksByTier(_message.Message):
+    """Blocks by the tier where they lay."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_BLOCKS_FIELD_NUMBER: _builtins.int
+    HOST_BLOCKS_FIELD_NUMBER: _builtins.int
+    DISK_BLOCKS_FIELD_NUMBER: _builtins.int
+    device_blocks: _builtins.int
+    """In the devices' memory."""
+    host_blocks: _builtins.int
+    """In the hosts' memory."""
+    disk_blocks: _builtins.int
+    """On disk."""
+    def __init__(
+        self,
+        *,
+        device_blocks: _builtins.int = ...,
+        host_blocks: _builtins.int = ...,
+        disk_blocks: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_blocks", b"device_blocks", "disk_blocks", b"disk_blocks", "host_blocks", b"host_blocks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___BlocksByTier: _TypeAlias = BlocksByTier  # noqa: Y015
+
+@_typing.final
+class PurgeCacheResponse(_message.Message):
+    """What a purge did."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PURGE_TIME_FIELD_NUMBER: _builtins.int
+    ACKNOWLEDGED_WORKERS_FIELD_NUMBER: _builtins.int
+    PENDING_WORKERS_FIELD_NUMBER: _builtins.int
+    PURGED_BLOCKS_FIELD_NUMBER: _builtins.int
+    COMPLETE_TIME_FIELD_NUMBER: _builtins.int
+    acknowledged_workers: _builtins.int
+    """Workers that have forgotten it."""
+    pending_workers: _builtins.int
+    """Workers that did not answer: they forget it before they serve the tenant again."""
+    @_builtins.property
+    def purge_time(self) -> _timestamp_pb2.Timestamp:
+        """From then on requests that reach this router cannot reuse what was there."""
+
+    @_builtins.property
+    def purged_blocks(self) -> Global___BlocksByTier:
+        """What those that acknowledged had of it."""
+
+    @_builtins.property
+    def complete_time(self) -> _timestamp_pb2.Timestamp:
+        """When the purge is complete everywhere, also at routers and workers that were out of reach: they serve without reuse
+        once their control data is older than its bound.
+        """
+
+    def __init__(
+        self,
+        *,
+        purge_time: _timestamp_pb2.Timestamp | None = ...,
+        acknowledged_workers: _builtins.int = ...,
+        pending_workers: _builtins.int = ...,
+        purged_blocks: Global___BlocksByTier | None = ...,
+        complete_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["complete_time", b"complete_time", "purge_time", b"purge_time", "purged_blocks", b"purged_blocks"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged_workers", b"acknowledged_workers", "complete_time", b"complete_time", "pending_workers", b"pending_workers", "purge_time", b"purge_time", "purged_blocks", b"purged_blocks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PurgeCacheResponse: _TypeAlias = PurgeCacheResponse  # noqa: Y015

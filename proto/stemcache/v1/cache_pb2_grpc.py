@@ -62,6 +62,11 @@ class CacheServiceStub:
                 request_serializer=stemcache_dot_v1_dot_cache__pb2.ListPinsRequest.SerializeToString,
                 response_deserializer=stemcache_dot_v1_dot_cache__pb2.ListPinsResponse.FromString,
                 _registered_method=True)
+        self.PurgeCache = channel.unary_unary(
+                '/stemcache.v1.CacheService/PurgeCache',
+                request_serializer=stemcache_dot_v1_dot_cache__pb2.PurgeCacheRequest.SerializeToString,
+                response_deserializer=stemcache_dot_v1_dot_cache__pb2.PurgeCacheResponse.FromString,
+                _registered_method=True)
 
 
 class CacheServiceServicer:
@@ -107,6 +112,14 @@ class CacheServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PurgeCache(self, request, context):
+        """Forgets what is cached: all of the tenant's, or a partition's, or a model's. When it returns nothing of it can be
+        reached through this router or a worker that acknowledged; the bytes are overwritten soon after. Idempotent.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_CacheServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -134,6 +147,11 @@ def add_CacheServiceServicer_to_server(servicer, server):
                     servicer.ListPins,
                     request_deserializer=stemcache_dot_v1_dot_cache__pb2.ListPinsRequest.FromString,
                     response_serializer=stemcache_dot_v1_dot_cache__pb2.ListPinsResponse.SerializeToString,
+            ),
+            'PurgeCache': grpc.unary_unary_rpc_method_handler(
+                    servicer.PurgeCache,
+                    request_deserializer=stemcache_dot_v1_dot_cache__pb2.PurgeCacheRequest.FromString,
+                    response_serializer=stemcache_dot_v1_dot_cache__pb2.PurgeCacheResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -274,6 +292,33 @@ class CacheService:
             '/stemcache.v1.CacheService/ListPins',
             stemcache_dot_v1_dot_cache__pb2.ListPinsRequest.SerializeToString,
             stemcache_dot_v1_dot_cache__pb2.ListPinsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PurgeCache(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stemcache.v1.CacheService/PurgeCache',
+            stemcache_dot_v1_dot_cache__pb2.PurgeCacheRequest.SerializeToString,
+            stemcache_dot_v1_dot_cache__pb2.PurgeCacheResponse.FromString,
             options,
             channel_credentials,
             insecure,

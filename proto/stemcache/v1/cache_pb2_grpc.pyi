@@ -50,6 +50,10 @@ class CacheServiceStub:
     """Lists the tenant's pins, those of all partitions. UNAVAILABLE where a worker did not answer: a list that lacks some
     never looks complete. Pins end with their worker.
     """
+    PurgeCache: _grpc.UnaryUnaryMultiCallable[_cache_pb2.PurgeCacheRequest, _cache_pb2.PurgeCacheResponse]
+    """Forgets what is cached: all of the tenant's, or a partition's, or a model's. When it returns nothing of it can be
+    reached through this router or a worker that acknowledged; the bytes are overwritten soon after. Idempotent.
+    """
 
 @_typing.type_check_only
 class CacheServiceAsyncStub(CacheServiceStub):
@@ -72,6 +76,10 @@ class CacheServiceAsyncStub(CacheServiceStub):
     ListPins: _aio.UnaryUnaryMultiCallable[_cache_pb2.ListPinsRequest, _cache_pb2.ListPinsResponse]  # type: ignore[assignment]
     """Lists the tenant's pins, those of all partitions. UNAVAILABLE where a worker did not answer: a list that lacks some
     never looks complete. Pins end with their worker.
+    """
+    PurgeCache: _aio.UnaryUnaryMultiCallable[_cache_pb2.PurgeCacheRequest, _cache_pb2.PurgeCacheResponse]  # type: ignore[assignment]
+    """Forgets what is cached: all of the tenant's, or a partition's, or a model's. When it returns nothing of it can be
+    reached through this router or a worker that acknowledged; the bytes are overwritten soon after. Idempotent.
     """
 
 class CacheServiceServicer(metaclass=_abc_1.ABCMeta):
@@ -122,6 +130,16 @@ class CacheServiceServicer(metaclass=_abc_1.ABCMeta):
     ) -> _typing.Union[_cache_pb2.ListPinsResponse, _abc.Awaitable[_cache_pb2.ListPinsResponse]]:
         """Lists the tenant's pins, those of all partitions. UNAVAILABLE where a worker did not answer: a list that lacks some
         never looks complete. Pins end with their worker.
+        """
+
+    @_abc_1.abstractmethod
+    def PurgeCache(
+        self,
+        request: _cache_pb2.PurgeCacheRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_cache_pb2.PurgeCacheResponse, _abc.Awaitable[_cache_pb2.PurgeCacheResponse]]:
+        """Forgets what is cached: all of the tenant's, or a partition's, or a model's. When it returns nothing of it can be
+        reached through this router or a worker that acknowledged; the bytes are overwritten soon after. Idempotent.
         """
 
 def add_CacheServiceServicer_to_server(servicer: CacheServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -378,6 +378,36 @@ class GenerateRequest(_message.Message):
 Global___GenerateRequest: _TypeAlias = GenerateRequest  # noqa: Y015
 
 @_typing.final
+class CachedByTier(_message.Message):
+    """Reused tokens by the tier where they lay."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DEVICE_TOKENS_FIELD_NUMBER: _builtins.int
+    HOST_TOKENS_FIELD_NUMBER: _builtins.int
+    DISK_TOKENS_FIELD_NUMBER: _builtins.int
+    device_tokens: _builtins.int
+    """In the device's memory."""
+    host_tokens: _builtins.int
+    """In the host's memory."""
+    disk_tokens: _builtins.int
+    """On disk."""
+    def __init__(
+        self,
+        *,
+        device_tokens: _builtins.int = ...,
+        host_tokens: _builtins.int = ...,
+        disk_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_tokens", b"device_tokens", "disk_tokens", b"disk_tokens", "host_tokens", b"host_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___CachedByTier: _TypeAlias = CachedByTier  # noqa: Y015
+
+@_typing.final
 class Usage(_message.Message):
     """Token counts."""
 
@@ -387,6 +417,7 @@ class Usage(_message.Message):
     COMPLETION_TOKENS_FIELD_NUMBER: _builtins.int
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     COMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_BY_TIER_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     """Tokens of the prompt."""
     completion_tokens: _builtins.int
@@ -395,6 +426,10 @@ class Usage(_message.Message):
     """Prompt tokens whose keys and values were reused; always less than prompt_tokens."""
     computed_tokens: _builtins.int
     """Prompt tokens computed for this request at its first admission: prompt_tokens minus cached_tokens."""
+    @_builtins.property
+    def cached_by_tier(self) -> Global___CachedByTier:
+        """cached_tokens by tier."""
+
     def __init__(
         self,
         *,
@@ -402,10 +437,11 @@ class Usage(_message.Message):
         completion_tokens: _builtins.int = ...,
         cached_tokens: _builtins.int = ...,
         computed_tokens: _builtins.int = ...,
+        cached_by_tier: Global___CachedByTier | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cached_by_tier", b"cached_by_tier"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "computed_tokens", b"computed_tokens", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_by_tier", b"cached_by_tier", "cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "computed_tokens", b"computed_tokens", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -6,7 +6,8 @@ from cache_store.block_pool import BlockPool
 from cache_store.clock import ManualClock
 from cache_store.domain import Domain
 from cache_store.quota import QuotaTable, TenantQuota, TierShare
-from cache_store.tiers import Granted, TierKind
+from cache_store.tier_kind import TierKind
+from cache_store.tiers import Granted
 from tests.support.domains import make_domain
 from tests.support.geometry import one_group
 

@@ -13,7 +13,7 @@ from cache_store.encoding import encode
 from cache_store.errors import CorruptDataError, VersionError
 from cache_store.quota import QuotaTable, TenantQuota, TierShare
 from cache_store.quota_document import QuotaHead, digest_of, read_head, read_quotas, write_quotas
-from cache_store.tiers import TierKind
+from cache_store.tier_kind import TierKind
 
 KEY = b"k" * 32
 SOME = QuotaTable(

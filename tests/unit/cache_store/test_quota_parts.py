@@ -9,7 +9,7 @@ from cache_store.block_pool import BlockPool
 from cache_store.clock import ManualClock
 from cache_store.domain import TenantId
 from cache_store.quota import QuotaTable, TenantQuota, TierShare
-from cache_store.tiers import TierKind
+from cache_store.tier_kind import TierKind
 from tests.support.domains import make_domain
 from tests.support.geometry import one_group
 

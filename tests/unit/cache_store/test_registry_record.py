@@ -13,7 +13,8 @@ from cache_store.domain import TenantId
 from cache_store.index import Incarnation
 from cache_store.registry import MAX_TENANTS_TOLD, PROTOCOL_VERSION, WorkerId
 from cache_store.registry_record import UNREADABLE_VERSION, read_record, write_record
-from cache_store.usage import Pressure, TenantUse
+from cache_store.tier_kind import TierKind
+from cache_store.usage import Pressure, TenantUse, TierLoad
 from tests.support.worker_records import IDLE, worker_record
 
 USE = TenantUse(
@@ -27,7 +28,8 @@ USE = TenantUse(
     pinned_blocks=7,
     waiting_requests=8,
 )
-LOAD = replace(IDLE, pressure=Pressure(1, 2, 3, 4, 5, 6), tenants=(USE,))
+TIER = TierLoad(TierKind.HOST, 9, 8, 7, 6, 5, 4, 3, 0.25)
+LOAD = replace(IDLE, pressure=Pressure(1, 2, 3, 4, 5, 6, 7), tenants=(USE,), tiers=(TIER,))
 RECORD = replace(worker_record("w0", incarnation="1" * 32, load=LOAD), quota_generation=9)
 
 
@@ -37,7 +39,7 @@ def test_a_record_survives() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\xff", b"[]", b"null", b"{}", b'{"protocol_version": true}', b'{"protocol_version": 2}', b"[" * 100_000],
+    [b"", b"\xff", b"[]", b"null", b"{}", b'{"protocol_version": true}', b'{"protocol_version": 3}', b"[" * 100_000],
 )
 def test_what_is_no_record_is_unreadable(data: bytes) -> None:
     assert read_record(RECORD.worker_id, RECORD.incarnation, data).protocol_version == UNREADABLE_VERSION

@@ -10,7 +10,7 @@ import pytest
 from cache_store.domain import TenantId
 from cache_store.quota import QuotaTable, TenantQuota, TierShare
 from cache_store.quota_document import QuotaDocument, write_quotas
-from cache_store.tiers import TierKind
+from cache_store.tier_kind import TierKind
 from tests.support.memory_quotas import MemoryQuotas
 from worker.quota_watch import QuotaWatch
 

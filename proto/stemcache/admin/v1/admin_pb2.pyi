@@ -10,6 +10,8 @@ from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
+from stemcache.v1 import cache_pb2 as _cache_pb2
+from stemcache.v1 import inference_pb2 as _inference_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -110,7 +112,7 @@ class TierShare(_message.Message):
     MAX_FIELD_NUMBER: _builtins.int
     MIN_IN_FORCE_FIELD_NUMBER: _builtins.int
     tier: _builtins.str
-    """Name of the tier: `device`."""
+    """Name of the tier: `device`, `host` or `disk`. A lower tier that is not named has the device's shares."""
     min: _builtins.float
     """Guaranteed part, 0 to 1. With min = max the tenant is strict: never lent from, never lent to. Absent in a change:
     unchanged.
@@ -467,12 +469,19 @@ class DeleteTenantResponse(_message.Message):
 
     DESCRIPTOR: _descriptor.Descriptor
 
+    RECEIPT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def receipt(self) -> Global___PurgeReceipt:
+        """What was forgotten on the workers."""
+
     def __init__(
         self,
+        *,
+        receipt: Global___PurgeReceipt | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -642,22 +651,174 @@ class RotateEpochResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     TENANT_FIELD_NUMBER: _builtins.int
+    RECEIPT_FIELD_NUMBER: _builtins.int
     @_builtins.property
     def tenant(self) -> Global___Tenant:
         """The tenant."""
+
+    @_builtins.property
+    def receipt(self) -> Global___PurgeReceipt:
+        """What was forgotten on the workers."""
 
     def __init__(
         self,
         *,
         tenant: Global___Tenant | None = ...,
+        receipt: Global___PurgeReceipt | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["tenant", b"tenant"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt", "tenant", b"tenant"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["tenant", b"tenant"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt", "tenant", b"tenant"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___RotateEpochResponse: _TypeAlias = RotateEpochResponse  # noqa: Y015
+
+@_typing.final
+class PurgeTenantCacheRequest(_message.Message):
+    """What to forget."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    EVERYTHING_FIELD_NUMBER: _builtins.int
+    PARTITION_FIELD_NUMBER: _builtins.int
+    MODEL_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Name of the tenant."""
+    everything: _builtins.bool
+    """All that the tenant has cached; true."""
+    partition: _builtins.str
+    """One partition, over all models; empty: the tenant's common space."""
+    model: _builtins.str
+    """One model, over all partitions."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        everything: _builtins.bool = ...,
+        partition: _builtins.str = ...,
+        model: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["everything", b"everything", "model", b"model", "partition", b"partition", "scope", b"scope"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["everything", b"everything", "model", b"model", "partition", b"partition", "scope", b"scope", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_scope: _TypeAlias = _typing.Literal["everything", "partition", "model"]  # noqa: Y015
+    _WhichOneofArgType_scope: _TypeAlias = _typing.Literal["scope", b"scope"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_scope) -> _WhichOneofReturnType_scope | None: ...
+
+Global___PurgeTenantCacheRequest: _TypeAlias = PurgeTenantCacheRequest  # noqa: Y015
+
+@_typing.final
+class PurgeTenantCacheResponse(_message.Message):
+    """What a purge did."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECEIPT_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def receipt(self) -> Global___PurgeReceipt:
+        """Worker by worker."""
+
+    def __init__(
+        self,
+        *,
+        receipt: Global___PurgeReceipt | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["receipt", b"receipt"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PurgeTenantCacheResponse: _TypeAlias = PurgeTenantCacheResponse  # noqa: Y015
+
+@_typing.final
+class WorkerPurge(_message.Message):
+    """What a purge did on one worker."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    ACKNOWLEDGED_FIELD_NUMBER: _builtins.int
+    PURGED_BLOCKS_FIELD_NUMBER: _builtins.int
+    HELD_BLOCKS_FIELD_NUMBER: _builtins.int
+    ERROR_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.str
+    """Stable name."""
+    incarnation: _builtins.str
+    """The life of the worker that acknowledged, or that was asked in vain."""
+    acknowledged: _builtins.bool
+    """Whether it has forgotten what was purged."""
+    held_blocks: _builtins.int
+    """Of them, blocks whose bytes running requests still use: overwritten when those end."""
+    error: _builtins.str
+    """Why it did not acknowledge; empty where it did."""
+    @_builtins.property
+    def purged_blocks(self) -> _cache_pb2.BlocksByTier:
+        """What it had of it."""
+
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.str = ...,
+        incarnation: _builtins.str = ...,
+        acknowledged: _builtins.bool = ...,
+        purged_blocks: _cache_pb2.BlocksByTier | None = ...,
+        held_blocks: _builtins.int = ...,
+        error: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["purged_blocks", b"purged_blocks"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "error", b"error", "held_blocks", b"held_blocks", "incarnation", b"incarnation", "purged_blocks", b"purged_blocks", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WorkerPurge: _TypeAlias = WorkerPurge  # noqa: Y015
+
+@_typing.final
+class PurgeReceipt(_message.Message):
+    """Proof of a purge."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PURGE_TIME_FIELD_NUMBER: _builtins.int
+    CONTROL_GENERATION_FIELD_NUMBER: _builtins.int
+    WORKERS_FIELD_NUMBER: _builtins.int
+    COMPLETE_TIME_FIELD_NUMBER: _builtins.int
+    control_generation: _builtins.int
+    """Generation of the control data that carries the purge."""
+    @_builtins.property
+    def purge_time(self) -> _timestamp_pb2.Timestamp:
+        """From then on requests that reach this router cannot reuse what was there."""
+
+    @_builtins.property
+    def workers(self) -> _containers.RepeatedCompositeFieldContainer[Global___WorkerPurge]:
+        """By worker_id."""
+
+    @_builtins.property
+    def complete_time(self) -> _timestamp_pb2.Timestamp:
+        """When it is complete everywhere, also at routers and workers that were out of reach: they serve without reuse once
+        their control data is older than its bound.
+        """
+
+    def __init__(
+        self,
+        *,
+        purge_time: _timestamp_pb2.Timestamp | None = ...,
+        control_generation: _builtins.int = ...,
+        workers: _abc.Iterable[Global___WorkerPurge] | None = ...,
+        complete_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["complete_time", b"complete_time", "purge_time", b"purge_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["complete_time", b"complete_time", "control_generation", b"control_generation", "purge_time", b"purge_time", "workers", b"workers"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PurgeReceipt: _TypeAlias = PurgeReceipt  # noqa: Y015
 
 @_typing.final
 class ExportTenantsRequest(_message.Message):
@@ -768,6 +929,7 @@ class Worker(_message.Message):
     PRESSURE_FIELD_NUMBER: _builtins.int
     TENANTS_FIELD_NUMBER: _builtins.int
     QUOTA_GENERATION_FIELD_NUMBER: _builtins.int
+    TIERS_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """Stable name."""
     incarnation: _builtins.str
@@ -804,6 +966,10 @@ class Worker(_message.Message):
     def tenants(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantUse]:
         """How tenants use the worker's blocks; those that use most, at most 64."""
 
+    @_builtins.property
+    def tiers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierLoad]:
+        """Tiers below the device; none where the worker has none."""
+
     def __init__(
         self,
         *,
@@ -823,14 +989,69 @@ class Worker(_message.Message):
         pressure: Global___Pressure | None = ...,
         tenants: _abc.Iterable[Global___TenantUse] | None = ...,
         quota_generation: _builtins.int = ...,
+        tiers: _abc.Iterable[Global___TierLoad] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["pressure", b"pressure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_size", b"block_size", "incarnation", b"incarnation", "kv_bytes_per_token", b"kv_bytes_per_token", "max_model_len", b"max_model_len", "max_num_sequences", b"max_num_sequences", "model", b"model", "prefill_tokens_per_s", b"prefill_tokens_per_s", "pressure", b"pressure", "quota_generation", b"quota_generation", "running_requests", b"running_requests", "tenants", b"tenants", "total_blocks", b"total_blocks", "used_blocks", b"used_blocks", "waiting_requests", b"waiting_requests", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_size", b"block_size", "incarnation", b"incarnation", "kv_bytes_per_token", b"kv_bytes_per_token", "max_model_len", b"max_model_len", "max_num_sequences", b"max_num_sequences", "model", b"model", "prefill_tokens_per_s", b"prefill_tokens_per_s", "pressure", b"pressure", "quota_generation", b"quota_generation", "running_requests", b"running_requests", "tenants", b"tenants", "tiers", b"tiers", "total_blocks", b"total_blocks", "used_blocks", b"used_blocks", "waiting_requests", b"waiting_requests", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Worker: _TypeAlias = Worker  # noqa: Y015
+
+@_typing.final
+class TierLoad(_message.Message):
+    """A tier below the device; counts since the worker's start."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TIER_FIELD_NUMBER: _builtins.int
+    USED_BLOCKS_FIELD_NUMBER: _builtins.int
+    TOTAL_BLOCKS_FIELD_NUMBER: _builtins.int
+    STORED_BLOCKS_FIELD_NUMBER: _builtins.int
+    LOADED_BLOCKS_FIELD_NUMBER: _builtins.int
+    EVICTED_BLOCKS_FIELD_NUMBER: _builtins.int
+    DROPPED_BLOCKS_FIELD_NUMBER: _builtins.int
+    FAILED_BLOCKS_FIELD_NUMBER: _builtins.int
+    LOAD_BLOCK_S_FIELD_NUMBER: _builtins.int
+    tier: _builtins.str
+    """`host` or `disk`."""
+    used_blocks: _builtins.int
+    """Blocks in it."""
+    total_blocks: _builtins.int
+    """Blocks that it can hold."""
+    stored_blocks: _builtins.int
+    """Blocks written to it."""
+    loaded_blocks: _builtins.int
+    """Blocks read back to the device."""
+    evicted_blocks: _builtins.int
+    """Blocks evicted from it."""
+    dropped_blocks: _builtins.int
+    """Blocks that were not worth being written to it, or had no room."""
+    failed_blocks: _builtins.int
+    """Writes and reads that failed: torn or foreign bytes, a full disk."""
+    load_block_s: _builtins.float
+    """Measured seconds to read one block back; 0 before the first measurement."""
+    def __init__(
+        self,
+        *,
+        tier: _builtins.str = ...,
+        used_blocks: _builtins.int = ...,
+        total_blocks: _builtins.int = ...,
+        stored_blocks: _builtins.int = ...,
+        loaded_blocks: _builtins.int = ...,
+        evicted_blocks: _builtins.int = ...,
+        dropped_blocks: _builtins.int = ...,
+        failed_blocks: _builtins.int = ...,
+        load_block_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["dropped_blocks", b"dropped_blocks", "evicted_blocks", b"evicted_blocks", "failed_blocks", b"failed_blocks", "load_block_s", b"load_block_s", "loaded_blocks", b"loaded_blocks", "stored_blocks", b"stored_blocks", "tier", b"tier", "total_blocks", b"total_blocks", "used_blocks", b"used_blocks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TierLoad: _TypeAlias = TierLoad  # noqa: Y015
 
 @_typing.final
 class Pressure(_message.Message):
@@ -844,6 +1065,7 @@ class Pressure(_message.Message):
     PREEMPTIONS_FIELD_NUMBER: _builtins.int
     YIELDED_PINS_FIELD_NUMBER: _builtins.int
     REFUSED_REQUESTS_FIELD_NUMBER: _builtins.int
+    DEMOTED_BLOCKS_FIELD_NUMBER: _builtins.int
     lent_back_blocks: _builtins.int
     """Blocks taken back from tenants that had borrowed them, for one below its guarantee."""
     evicted_blocks: _builtins.int
@@ -856,6 +1078,8 @@ class Pressure(_message.Message):
     """Pins ended before their time."""
     refused_requests: _builtins.int
     """Requests refused because they could never fit."""
+    demoted_blocks: _builtins.int
+    """Of the evicted blocks, those that went to a lower tier."""
     def __init__(
         self,
         *,
@@ -865,10 +1089,11 @@ class Pressure(_message.Message):
         preemptions: _builtins.int = ...,
         yielded_pins: _builtins.int = ...,
         refused_requests: _builtins.int = ...,
+        demoted_blocks: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["evicted_blocks", b"evicted_blocks", "lent_back_blocks", b"lent_back_blocks", "preemptions", b"preemptions", "refused_requests", b"refused_requests", "stopped_admissions", b"stopped_admissions", "yielded_pins", b"yielded_pins"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["demoted_blocks", b"demoted_blocks", "evicted_blocks", b"evicted_blocks", "lent_back_blocks", b"lent_back_blocks", "preemptions", b"preemptions", "refused_requests", b"refused_requests", "stopped_admissions", b"stopped_admissions", "yielded_pins", b"yielded_pins"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -889,6 +1114,8 @@ class TenantUse(_message.Message):
     LENT_BLOCKS_FIELD_NUMBER: _builtins.int
     WAITING_REQUESTS_FIELD_NUMBER: _builtins.int
     EVICTED_BLOCKS_FIELD_NUMBER: _builtins.int
+    HOST_BLOCKS_FIELD_NUMBER: _builtins.int
+    DISK_BLOCKS_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """Name of the tenant; its uuid where the router does not know it."""
     guaranteed_blocks: _builtins.int
@@ -907,6 +1134,10 @@ class TenantUse(_message.Message):
     """Requests that wait."""
     evicted_blocks: _builtins.int
     """Its blocks that were evicted, since the worker started."""
+    host_blocks: _builtins.int
+    """Its blocks in the host's memory."""
+    disk_blocks: _builtins.int
+    """Its blocks on disk."""
     def __init__(
         self,
         *,
@@ -919,10 +1150,12 @@ class TenantUse(_message.Message):
         lent_blocks: _builtins.int = ...,
         waiting_requests: _builtins.int = ...,
         evicted_blocks: _builtins.int = ...,
+        host_blocks: _builtins.int = ...,
+        disk_blocks: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["evicted_blocks", b"evicted_blocks", "guaranteed_blocks", b"guaranteed_blocks", "held_blocks", b"held_blocks", "lent_blocks", b"lent_blocks", "max_blocks", b"max_blocks", "pinned_blocks", b"pinned_blocks", "tenant", b"tenant", "used_blocks", b"used_blocks", "waiting_requests", b"waiting_requests"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["disk_blocks", b"disk_blocks", "evicted_blocks", b"evicted_blocks", "guaranteed_blocks", b"guaranteed_blocks", "held_blocks", b"held_blocks", "host_blocks", b"host_blocks", "lent_blocks", b"lent_blocks", "max_blocks", b"max_blocks", "pinned_blocks", b"pinned_blocks", "tenant", b"tenant", "used_blocks", b"used_blocks", "waiting_requests", b"waiting_requests"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1088,6 +1321,7 @@ class GetRequestRecordResponse(_message.Message):
     SWAP_DURATION_FIELD_NUMBER: _builtins.int
     RECOMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
     ROUTE_RULE_FIELD_NUMBER: _builtins.int
+    CACHED_BY_TIER_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """Name of the tenant."""
     request_id: _builtins.str
@@ -1148,6 +1382,10 @@ class GetRequestRecordResponse(_message.Message):
     def swap_duration(self) -> _duration_pb2.Duration:
         """Time that it waited for blocks from a lower tier."""
 
+    @_builtins.property
+    def cached_by_tier(self) -> _inference_pb2.CachedByTier:
+        """cached_tokens by tier."""
+
     def __init__(
         self,
         *,
@@ -1172,10 +1410,11 @@ class GetRequestRecordResponse(_message.Message):
         swap_duration: _duration_pb2.Duration | None = ...,
         recomputed_tokens: _builtins.int = ...,
         route_rule: Global___RouteRule.ValueType = ...,
+        cached_by_tier: _inference_pb2.CachedByTier | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["decode_duration", b"decode_duration", "preempted_duration", b"preempted_duration", "prefill_duration", b"prefill_duration", "queue_duration", b"queue_duration", "receive_time", b"receive_time", "recompute_duration", b"recompute_duration", "route_duration", b"route_duration", "swap_duration", b"swap_duration"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cached_by_tier", b"cached_by_tier", "decode_duration", b"decode_duration", "preempted_duration", b"preempted_duration", "prefill_duration", b"prefill_duration", "queue_duration", b"queue_duration", "receive_time", b"receive_time", "recompute_duration", b"recompute_duration", "route_duration", b"route_duration", "swap_duration", b"swap_duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "decode_duration", b"decode_duration", "degraded", b"degraded", "model", b"model", "preempted_duration", b"preempted_duration", "preemptions", b"preemptions", "prefill_duration", b"prefill_duration", "prompt_tokens", b"prompt_tokens", "queue_duration", b"queue_duration", "receive_time", b"receive_time", "recompute_duration", b"recompute_duration", "recomputed_tokens", b"recomputed_tokens", "request_id", b"request_id", "route_duration", b"route_duration", "route_rule", b"route_rule", "status", b"status", "swap_duration", b"swap_duration", "tenant", b"tenant", "terms", b"terms"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "cached_by_tier", b"cached_by_tier", "cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "decode_duration", b"decode_duration", "degraded", b"degraded", "model", b"model", "preempted_duration", b"preempted_duration", "preemptions", b"preemptions", "prefill_duration", b"prefill_duration", "prompt_tokens", b"prompt_tokens", "queue_duration", b"queue_duration", "receive_time", b"receive_time", "recompute_duration", b"recompute_duration", "recomputed_tokens", b"recomputed_tokens", "request_id", b"request_id", "route_duration", b"route_duration", "route_rule", b"route_rule", "status", b"status", "swap_duration", b"swap_duration", "tenant", b"tenant", "terms", b"terms"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -70,6 +70,11 @@ class TenantAdminServiceStub:
                 request_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.RotateEpochRequest.SerializeToString,
                 response_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.RotateEpochResponse.FromString,
                 _registered_method=True)
+        self.PurgeTenantCache = channel.unary_unary(
+                '/stemcache.admin.v1.TenantAdminService/PurgeTenantCache',
+                request_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.PurgeTenantCacheRequest.SerializeToString,
+                response_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.PurgeTenantCacheResponse.FromString,
+                _registered_method=True)
         self.SetTenantQuota = channel.unary_unary(
                 '/stemcache.admin.v1.TenantAdminService/SetTenantQuota',
                 request_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.SetTenantQuotaRequest.SerializeToString,
@@ -140,6 +145,13 @@ class TenantAdminServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def PurgeTenantCache(self, request, context):
+        """Forgets what a tenant has cached, or a partition or model of it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
     def SetTenantQuota(self, request, context):
         """Changes what a tenant is guaranteed and may use; in force on every worker and router within seconds.
         """
@@ -198,6 +210,11 @@ def add_TenantAdminServiceServicer_to_server(servicer, server):
                     servicer.RotateEpoch,
                     request_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.RotateEpochRequest.FromString,
                     response_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.RotateEpochResponse.SerializeToString,
+            ),
+            'PurgeTenantCache': grpc.unary_unary_rpc_method_handler(
+                    servicer.PurgeTenantCache,
+                    request_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.PurgeTenantCacheRequest.FromString,
+                    response_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.PurgeTenantCacheResponse.SerializeToString,
             ),
             'SetTenantQuota': grpc.unary_unary_rpc_method_handler(
                     servicer.SetTenantQuota,
@@ -405,6 +422,33 @@ class TenantAdminService:
             '/stemcache.admin.v1.TenantAdminService/RotateEpoch',
             stemcache_dot_admin_dot_v1_dot_admin__pb2.RotateEpochRequest.SerializeToString,
             stemcache_dot_admin_dot_v1_dot_admin__pb2.RotateEpochResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def PurgeTenantCache(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stemcache.admin.v1.TenantAdminService/PurgeTenantCache',
+            stemcache_dot_admin_dot_v1_dot_admin__pb2.PurgeTenantCacheRequest.SerializeToString,
+            stemcache_dot_admin_dot_v1_dot_admin__pb2.PurgeTenantCacheResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -47,6 +47,8 @@ class TenantAdminServiceStub:
     """Revokes a key. Idempotent."""
     RotateEpoch: _grpc.UnaryUnaryMultiCallable[_admin_pb2.RotateEpochRequest, _admin_pb2.RotateEpochResponse]
     """Gives the tenant a new epoch: nothing cached before can match again."""
+    PurgeTenantCache: _grpc.UnaryUnaryMultiCallable[_admin_pb2.PurgeTenantCacheRequest, _admin_pb2.PurgeTenantCacheResponse]
+    """Forgets what a tenant has cached, or a partition or model of it."""
     SetTenantQuota: _grpc.UnaryUnaryMultiCallable[_admin_pb2.SetTenantQuotaRequest, _admin_pb2.SetTenantQuotaResponse]
     """Changes what a tenant is guaranteed and may use; in force on every worker and router within seconds."""
     ExportTenants: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ExportTenantsRequest, _admin_pb2.ExportTenantsResponse]
@@ -73,6 +75,8 @@ class TenantAdminServiceAsyncStub(TenantAdminServiceStub):
     """Revokes a key. Idempotent."""
     RotateEpoch: _aio.UnaryUnaryMultiCallable[_admin_pb2.RotateEpochRequest, _admin_pb2.RotateEpochResponse]  # type: ignore[assignment]
     """Gives the tenant a new epoch: nothing cached before can match again."""
+    PurgeTenantCache: _aio.UnaryUnaryMultiCallable[_admin_pb2.PurgeTenantCacheRequest, _admin_pb2.PurgeTenantCacheResponse]  # type: ignore[assignment]
+    """Forgets what a tenant has cached, or a partition or model of it."""
     SetTenantQuota: _aio.UnaryUnaryMultiCallable[_admin_pb2.SetTenantQuotaRequest, _admin_pb2.SetTenantQuotaResponse]  # type: ignore[assignment]
     """Changes what a tenant is guaranteed and may use; in force on every worker and router within seconds."""
     ExportTenants: _aio.UnaryUnaryMultiCallable[_admin_pb2.ExportTenantsRequest, _admin_pb2.ExportTenantsResponse]  # type: ignore[assignment]
@@ -138,6 +142,14 @@ class TenantAdminServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.RotateEpochResponse, _abc.Awaitable[_admin_pb2.RotateEpochResponse]]:
         """Gives the tenant a new epoch: nothing cached before can match again."""
+
+    @_abc_1.abstractmethod
+    def PurgeTenantCache(
+        self,
+        request: _admin_pb2.PurgeTenantCacheRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.PurgeTenantCacheResponse, _abc.Awaitable[_admin_pb2.PurgeTenantCacheResponse]]:
+        """Forgets what a tenant has cached, or a partition or model of it."""
 
     @_abc_1.abstractmethod
     def SetTenantQuota(

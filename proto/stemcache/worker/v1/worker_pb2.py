@@ -24,46 +24,51 @@ _sym_db = _symbol_database.Default()
 
 from google.protobuf import duration_pb2 as google_dot_protobuf_dot_duration__pb2
 from google.protobuf import timestamp_pb2 as google_dot_protobuf_dot_timestamp__pb2
+from stemcache.v1 import cache_pb2 as stemcache_dot_v1_dot_cache__pb2
 from stemcache.v1 import inference_pb2 as stemcache_dot_v1_dot_inference__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n stemcache/worker/v1/worker.proto\x12\x13stemcache.worker.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x1cstemcache/v1/inference.proto\"\x9b\x01\n\rTokenSampling\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_p\x18\x02 \x01(\x02\x12\r\n\x05top_k\x18\x03 \x01(\r\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x12\n\nmax_tokens\x18\x05 \x01(\r\x12\x12\n\nmin_tokens\x18\x06 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x07 \x03(\r\x12\t\n\x01n\x18\x08 \x01(\r\"\x8c\x02\n\x0e\x45xecuteRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x15\n\rrequest_token\x18\x02 \x01(\x0c\x12\x0e\n\x06prompt\x18\x03 \x01(\x0c\x12\x34\n\x08sampling\x18\x04 \x01(\x0b\x32\".stemcache.worker.v1.TokenSampling\x12\x32\n\ncache_mode\x18\x05 \x01(\x0e\x32\x1e.stemcache.v1.CachePolicy.Mode\x12\x12\n\nsession_id\x18\x06 \x01(\t\x12\x13\n\x0bsession_end\x18\x07 \x01(\x08\x12&\n\x03ttl\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\"\'\n\x0e\x45xecuteStarted\x12\x15\n\rcached_tokens\x18\x01 \x01(\r\"h\n\rExecuteTokens\x12\x14\n\x0csample_index\x18\x01 \x01(\r\x12\x0e\n\x06packed\x18\x02 \x01(\x0c\x12\x31\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x1a.stemcache.v1.FinishReason\"\xfd\x02\n\x0f\x45xecuteFinished\x12\x31\n\x0equeue_duration\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x33\n\x10prefill_duration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x64\x65\x63ode_duration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0bpreemptions\x18\x04 \x01(\r\x12\x35\n\x12preempted_duration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x35\n\x12recompute_duration\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x30\n\rswap_duration\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11recomputed_tokens\x18\x08 \x01(\r\"\xc2\x01\n\x0f\x45xecuteResponse\x12\x36\n\x07started\x18\x01 \x01(\x0b\x32#.stemcache.worker.v1.ExecuteStartedH\x00\x12\x34\n\x06tokens\x18\x02 \x01(\x0b\x32\".stemcache.worker.v1.ExecuteTokensH\x00\x12\x38\n\x08\x66inished\x18\x03 \x01(\x0b\x32$.stemcache.worker.v1.ExecuteFinishedH\x00\x42\x07\n\x05\x65vent\"V\n\x13LookupPrefixRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x15\n\rrequest_token\x18\x02 \x01(\x0c\x12\x0e\n\x06prompt\x18\x03 \x01(\x0c\".\n\x14LookupPrefixResponse\x12\x16\n\x0ematched_tokens\x18\x01 \x01(\r\"\xaa\x01\n\x10PinPrefixRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x15\n\rrequest_token\x18\x02 \x01(\x0c\x12\x0e\n\x06prompt\x18\x03 \x01(\x0c\x12\x0e\n\x06pin_id\x18\x04 \x01(\t\x12/\n\x0b\x65xpire_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0c\x64isplay_name\x18\x06 \x01(\t\"(\n\x11PinPrefixResponse\x12\x13\n\x0b\x62lock_count\x18\x01 \x01(\r\"U\n\x12UnpinPrefixRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x15\n\rrequest_token\x18\x02 \x01(\x0c\x12\x0e\n\x06pin_id\x18\x03 \x01(\t\")\n\x13UnpinPrefixResponse\x12\x12\n\nwas_pinned\x18\x01 \x01(\x08\"B\n\x0fListPinsRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x15\n\rrequest_token\x18\x02 \x01(\x0c\"w\n\tWorkerPin\x12\x0e\n\x06pin_id\x18\x01 \x01(\t\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x13\n\x0b\x62lock_count\x18\x03 \x01(\r\x12/\n\x0b\x65xpire_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"@\n\x10ListPinsResponse\x12,\n\x04pins\x18\x01 \x03(\x0b\x32\x1e.stemcache.worker.v1.WorkerPin2\xe3\x03\n\rWorkerService\x12V\n\x07\x45xecute\x12#.stemcache.worker.v1.ExecuteRequest\x1a$.stemcache.worker.v1.ExecuteResponse0\x01\x12\x63\n\x0cLookupPrefix\x12(.stemcache.worker.v1.LookupPrefixRequest\x1a).stemcache.worker.v1.LookupPrefixResponse\x12Z\n\tPinPrefix\x12%.stemcache.worker.v1.PinPrefixRequest\x1a&.stemcache.worker.v1.PinPrefixResponse\x12`\n\x0bUnpinPrefix\x12\'.stemcache.worker.v1.UnpinPrefixRequest\x1a(.stemcache.worker.v1.UnpinPrefixResponse\x12W\n\x08ListPins\x12$.stemcache.worker.v1.ListPinsRequest\x1a%.stemcache.worker.v1.ListPinsResponseb\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n stemcache/worker/v1/worker.proto\x12\x13stemcache.worker.v1\x1a\x1egoogle/protobuf/duration.proto\x1a\x1fgoogle/protobuf/timestamp.proto\x1a\x18stemcache/v1/cache.proto\x1a\x1cstemcache/v1/inference.proto\"\x9b\x01\n\rTokenSampling\x12\x13\n\x0btemperature\x18\x01 \x01(\x02\x12\r\n\x05top_p\x18\x02 \x01(\x02\x12\r\n\x05top_k\x18\x03 \x01(\r\x12\x0c\n\x04seed\x18\x04 \x01(\x04\x12\x12\n\nmax_tokens\x18\x05 \x01(\r\x12\x12\n\nmin_tokens\x18\x06 \x01(\r\x12\x16\n\x0estop_token_ids\x18\x07 \x03(\r\x12\t\n\x01n\x18\x08 \x01(\r\"\x8c\x02\n\x0e\x45xecuteRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x15\n\rrequest_token\x18\x02 \x01(\x0c\x12\x0e\n\x06prompt\x18\x03 \x01(\x0c\x12\x34\n\x08sampling\x18\x04 \x01(\x0b\x32\".stemcache.worker.v1.TokenSampling\x12\x32\n\ncache_mode\x18\x05 \x01(\x0e\x32\x1e.stemcache.v1.CachePolicy.Mode\x12\x12\n\nsession_id\x18\x06 \x01(\t\x12\x13\n\x0bsession_end\x18\x07 \x01(\x08\x12&\n\x03ttl\x18\x08 \x01(\x0b\x32\x19.google.protobuf.Duration\"[\n\x0e\x45xecuteStarted\x12\x15\n\rcached_tokens\x18\x01 \x01(\r\x12\x32\n\x0e\x63\x61\x63hed_by_tier\x18\x02 \x01(\x0b\x32\x1a.stemcache.v1.CachedByTier\"h\n\rExecuteTokens\x12\x14\n\x0csample_index\x18\x01 \x01(\r\x12\x0e\n\x06packed\x18\x02 \x01(\x0c\x12\x31\n\rfinish_reason\x18\x03 \x01(\x0e\x32\x1a.stemcache.v1.FinishReason\"\xfd\x02\n\x0f\x45xecuteFinished\x12\x31\n\x0equeue_duration\x18\x01 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x33\n\x10prefill_duration\x18\x02 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x32\n\x0f\x64\x65\x63ode_duration\x18\x03 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x13\n\x0bpreemptions\x18\x04 \x01(\r\x12\x35\n\x12preempted_duration\x18\x05 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x35\n\x12recompute_duration\x18\x06 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x30\n\rswap_duration\x18\x07 \x01(\x0b\x32\x19.google.protobuf.Duration\x12\x19\n\x11recomputed_tokens\x18\x08 \x01(\r\"\xc2\x01\n\x0f\x45xecuteResponse\x12\x36\n\x07started\x18\x01 \x01(\x0b\x32#.stemcache.worker.v1.ExecuteStartedH\x00\x12\x34\n\x06tokens\x18\x02 \x01(\x0b\x32\".stemcache.worker.v1.ExecuteTokensH\x00\x12\x38\n\x08\x66inished\x18\x03 \x01(\x0b\x32$.stemcache.worker.v1.ExecuteFinishedH\x00\x42\x07\n\x05\x65vent\"V\n\x13LookupPrefixRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x15\n\rrequest_token\x18\x02 \x01(\x0c\x12\x0e\n\x06prompt\x18\x03 \x01(\x0c\"c\n\x14LookupPrefixResponse\x12\x16\n\x0ematched_tokens\x18\x01 \x01(\r\x12\x33\n\x0fmatched_by_tier\x18\x02 \x01(\x0b\x32\x1a.stemcache.v1.CachedByTier\"\xaa\x01\n\x10PinPrefixRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x15\n\rrequest_token\x18\x02 \x01(\x0c\x12\x0e\n\x06prompt\x18\x03 \x01(\x0c\x12\x0e\n\x06pin_id\x18\x04 \x01(\t\x12/\n\x0b\x65xpire_time\x18\x05 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\x12\x14\n\x0c\x64isplay_name\x18\x06 \x01(\t\"(\n\x11PinPrefixResponse\x12\x13\n\x0b\x62lock_count\x18\x01 \x01(\r\"U\n\x12UnpinPrefixRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x15\n\rrequest_token\x18\x02 \x01(\x0c\x12\x0e\n\x06pin_id\x18\x03 \x01(\t\")\n\x13UnpinPrefixResponse\x12\x12\n\nwas_pinned\x18\x01 \x01(\x08\"B\n\x0fListPinsRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\x15\n\rrequest_token\x18\x02 \x01(\x0c\"w\n\tWorkerPin\x12\x0e\n\x06pin_id\x18\x01 \x01(\t\x12\x14\n\x0c\x64isplay_name\x18\x02 \x01(\t\x12\x13\n\x0b\x62lock_count\x18\x03 \x01(\r\x12/\n\x0b\x65xpire_time\x18\x04 \x01(\x0b\x32\x1a.google.protobuf.Timestamp\"@\n\x10ListPinsResponse\x12,\n\x04pins\x18\x01 \x03(\x0b\x32\x1e.stemcache.worker.v1.WorkerPin\"7\n\x0cPurgeRequest\x12\x18\n\x10protocol_version\x18\x01 \x01(\r\x12\r\n\x05\x66\x65nce\x18\x02 \x01(\x0c\"l\n\rPurgeResponse\x12\x13\n\x0bincarnation\x18\x01 \x01(\t\x12\x31\n\rpurged_blocks\x18\x02 \x01(\x0b\x32\x1a.stemcache.v1.BlocksByTier\x12\x13\n\x0bheld_blocks\x18\x03 \x01(\x04\x32\xb3\x04\n\rWorkerService\x12V\n\x07\x45xecute\x12#.stemcache.worker.v1.ExecuteRequest\x1a$.stemcache.worker.v1.ExecuteResponse0\x01\x12\x63\n\x0cLookupPrefix\x12(.stemcache.worker.v1.LookupPrefixRequest\x1a).stemcache.worker.v1.LookupPrefixResponse\x12Z\n\tPinPrefix\x12%.stemcache.worker.v1.PinPrefixRequest\x1a&.stemcache.worker.v1.PinPrefixResponse\x12`\n\x0bUnpinPrefix\x12\'.stemcache.worker.v1.UnpinPrefixRequest\x1a(.stemcache.worker.v1.UnpinPrefixResponse\x12W\n\x08ListPins\x12$.stemcache.worker.v1.ListPinsRequest\x1a%.stemcache.worker.v1.ListPinsResponse\x12N\n\x05Purge\x12!.stemcache.worker.v1.PurgeRequest\x1a\".stemcache.worker.v1.PurgeResponseb\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'stemcache.worker.v1.worker_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_TOKENSAMPLING']._serialized_start=153
-  _globals['_TOKENSAMPLING']._serialized_end=308
-  _globals['_EXECUTEREQUEST']._serialized_start=311
-  _globals['_EXECUTEREQUEST']._serialized_end=579
-  _globals['_EXECUTESTARTED']._serialized_start=581
-  _globals['_EXECUTESTARTED']._serialized_end=620
-  _globals['_EXECUTETOKENS']._serialized_start=622
-  _globals['_EXECUTETOKENS']._serialized_end=726
-  _globals['_EXECUTEFINISHED']._serialized_start=729
-  _globals['_EXECUTEFINISHED']._serialized_end=1110
-  _globals['_EXECUTERESPONSE']._serialized_start=1113
-  _globals['_EXECUTERESPONSE']._serialized_end=1307
-  _globals['_LOOKUPPREFIXREQUEST']._serialized_start=1309
-  _globals['_LOOKUPPREFIXREQUEST']._serialized_end=1395
-  _globals['_LOOKUPPREFIXRESPONSE']._serialized_start=1397
-  _globals['_LOOKUPPREFIXRESPONSE']._serialized_end=1443
-  _globals['_PINPREFIXREQUEST']._serialized_start=1446
-  _globals['_PINPREFIXREQUEST']._serialized_end=1616
-  _globals['_PINPREFIXRESPONSE']._serialized_start=1618
-  _globals['_PINPREFIXRESPONSE']._serialized_end=1658
-  _globals['_UNPINPREFIXREQUEST']._serialized_start=1660
-  _globals['_UNPINPREFIXREQUEST']._serialized_end=1745
-  _globals['_UNPINPREFIXRESPONSE']._serialized_start=1747
-  _globals['_UNPINPREFIXRESPONSE']._serialized_end=1788
-  _globals['_LISTPINSREQUEST']._serialized_start=1790
-  _globals['_LISTPINSREQUEST']._serialized_end=1856
-  _globals['_WORKERPIN']._serialized_start=1858
-  _globals['_WORKERPIN']._serialized_end=1977
-  _globals['_LISTPINSRESPONSE']._serialized_start=1979
-  _globals['_LISTPINSRESPONSE']._serialized_end=2043
-  _globals['_WORKERSERVICE']._serialized_start=2046
-  _globals['_WORKERSERVICE']._serialized_end=2529
+  _globals['_TOKENSAMPLING']._serialized_start=179
+  _globals['_TOKENSAMPLING']._serialized_end=334
+  _globals['_EXECUTEREQUEST']._serialized_start=337
+  _globals['_EXECUTEREQUEST']._serialized_end=605
+  _globals['_EXECUTESTARTED']._serialized_start=607
+  _globals['_EXECUTESTARTED']._serialized_end=698
+  _globals['_EXECUTETOKENS']._serialized_start=700
+  _globals['_EXECUTETOKENS']._serialized_end=804
+  _globals['_EXECUTEFINISHED']._serialized_start=807
+  _globals['_EXECUTEFINISHED']._serialized_end=1188
+  _globals['_EXECUTERESPONSE']._serialized_start=1191
+  _globals['_EXECUTERESPONSE']._serialized_end=1385
+  _globals['_LOOKUPPREFIXREQUEST']._serialized_start=1387
+  _globals['_LOOKUPPREFIXREQUEST']._serialized_end=1473
+  _globals['_LOOKUPPREFIXRESPONSE']._serialized_start=1475
+  _globals['_LOOKUPPREFIXRESPONSE']._serialized_end=1574
+  _globals['_PINPREFIXREQUEST']._serialized_start=1577
+  _globals['_PINPREFIXREQUEST']._serialized_end=1747
+  _globals['_PINPREFIXRESPONSE']._serialized_start=1749
+  _globals['_PINPREFIXRESPONSE']._serialized_end=1789
+  _globals['_UNPINPREFIXREQUEST']._serialized_start=1791
+  _globals['_UNPINPREFIXREQUEST']._serialized_end=1876
+  _globals['_UNPINPREFIXRESPONSE']._serialized_start=1878
+  _globals['_UNPINPREFIXRESPONSE']._serialized_end=1919
+  _globals['_LISTPINSREQUEST']._serialized_start=1921
+  _globals['_LISTPINSREQUEST']._serialized_end=1987
+  _globals['_WORKERPIN']._serialized_start=1989
+  _globals['_WORKERPIN']._serialized_end=2108
+  _globals['_LISTPINSRESPONSE']._serialized_start=2110
+  _globals['_LISTPINSRESPONSE']._serialized_end=2174
+  _globals['_PURGEREQUEST']._serialized_start=2176
+  _globals['_PURGEREQUEST']._serialized_end=2231
+  _globals['_PURGERESPONSE']._serialized_start=2233
+  _globals['_PURGERESPONSE']._serialized_end=2341
+  _globals['_WORKERSERVICE']._serialized_start=2344
+  _globals['_WORKERSERVICE']._serialized_end=2907
 # @@protoc_insertion_point(module_scope)

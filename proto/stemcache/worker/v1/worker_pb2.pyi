@@ -9,6 +9,7 @@ from google.protobuf import duration_pb2 as _duration_pb2
 from google.protobuf import message as _message
 from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
+from stemcache.v1 import cache_pb2 as _cache_pb2
 from stemcache.v1 import inference_pb2 as _inference_pb2
 import builtins as _builtins
 import sys
@@ -134,16 +135,22 @@ class ExecuteStarted(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    CACHED_BY_TIER_FIELD_NUMBER: _builtins.int
     cached_tokens: _builtins.int
     """Prompt tokens reused."""
+    @_builtins.property
+    def cached_by_tier(self) -> _inference_pb2.CachedByTier:
+        """cached_tokens by tier."""
+
     def __init__(
         self,
         *,
         cached_tokens: _builtins.int = ...,
+        cached_by_tier: _inference_pb2.CachedByTier | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["cached_by_tier", b"cached_by_tier"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_tokens", b"cached_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_by_tier", b"cached_by_tier", "cached_tokens", b"cached_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -316,16 +323,22 @@ class LookupPrefixResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     MATCHED_TOKENS_FIELD_NUMBER: _builtins.int
+    MATCHED_BY_TIER_FIELD_NUMBER: _builtins.int
     matched_tokens: _builtins.int
     """Leading tokens that a request would reuse."""
+    @_builtins.property
+    def matched_by_tier(self) -> _inference_pb2.CachedByTier:
+        """matched_tokens by tier."""
+
     def __init__(
         self,
         *,
         matched_tokens: _builtins.int = ...,
+        matched_by_tier: _inference_pb2.CachedByTier | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["matched_by_tier", b"matched_by_tier"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["matched_tokens", b"matched_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["matched_by_tier", b"matched_by_tier", "matched_tokens", b"matched_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -534,3 +547,61 @@ class ListPinsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListPinsResponse: _TypeAlias = ListPinsResponse  # noqa: Y015
+
+@_typing.final
+class PurgeRequest(_message.Message):
+    """A fence to come up to."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    FENCE_FIELD_NUMBER: _builtins.int
+    protocol_version: _builtins.int
+    """Version of this protocol at the sender."""
+    fence: _builtins.bytes
+    """The tenant's epoch and purge marks, under a MAC of the cluster's key."""
+    def __init__(
+        self,
+        *,
+        protocol_version: _builtins.int = ...,
+        fence: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["fence", b"fence", "protocol_version", b"protocol_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PurgeRequest: _TypeAlias = PurgeRequest  # noqa: Y015
+
+@_typing.final
+class PurgeResponse(_message.Message):
+    """What was forgotten."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    PURGED_BLOCKS_FIELD_NUMBER: _builtins.int
+    HELD_BLOCKS_FIELD_NUMBER: _builtins.int
+    incarnation: _builtins.str
+    """This life of the worker."""
+    held_blocks: _builtins.int
+    """Of them, blocks whose bytes running requests still use: overwritten when those end."""
+    @_builtins.property
+    def purged_blocks(self) -> _cache_pb2.BlocksByTier:
+        """Blocks that can be reached no more."""
+
+    def __init__(
+        self,
+        *,
+        incarnation: _builtins.str = ...,
+        purged_blocks: _cache_pb2.BlocksByTier | None = ...,
+        held_blocks: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["purged_blocks", b"purged_blocks"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["held_blocks", b"held_blocks", "incarnation", b"incarnation", "purged_blocks", b"purged_blocks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PurgeResponse: _TypeAlias = PurgeResponse  # noqa: Y015

@@ -60,6 +60,11 @@ class WorkerServiceStub:
                 request_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.ListPinsRequest.SerializeToString,
                 response_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.ListPinsResponse.FromString,
                 _registered_method=True)
+        self.Purge = channel.unary_unary(
+                '/stemcache.worker.v1.WorkerService/Purge',
+                request_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.PurgeRequest.SerializeToString,
+                response_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.PurgeResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerServiceServicer:
@@ -101,6 +106,13 @@ class WorkerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def Purge(self, request, context):
+        """Forgets what the fence makes unreachable and says how much that was.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -128,6 +140,11 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.ListPins,
                     request_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.ListPinsRequest.FromString,
                     response_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.ListPinsResponse.SerializeToString,
+            ),
+            'Purge': grpc.unary_unary_rpc_method_handler(
+                    servicer.Purge,
+                    request_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.PurgeRequest.FromString,
+                    response_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.PurgeResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -266,6 +283,33 @@ class WorkerService:
             '/stemcache.worker.v1.WorkerService/ListPins',
             stemcache_dot_worker_dot_v1_dot_worker__pb2.ListPinsRequest.SerializeToString,
             stemcache_dot_worker_dot_v1_dot_worker__pb2.ListPinsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Purge(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stemcache.worker.v1.WorkerService/Purge',
+            stemcache_dot_worker_dot_v1_dot_worker__pb2.PurgeRequest.SerializeToString,
+            stemcache_dot_worker_dot_v1_dot_worker__pb2.PurgeResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,8 @@ class WorkerServiceStub:
     """Ends a pin of the token's tenant."""
     ListPins: _grpc.UnaryUnaryMultiCallable[_worker_pb2.ListPinsRequest, _worker_pb2.ListPinsResponse]
     """Lists pins of the token's tenant."""
+    Purge: _grpc.UnaryUnaryMultiCallable[_worker_pb2.PurgeRequest, _worker_pb2.PurgeResponse]
+    """Forgets what the fence makes unreachable and says how much that was."""
 
 @_typing.type_check_only
 class WorkerServiceAsyncStub(WorkerServiceStub):
@@ -59,6 +61,8 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     """Ends a pin of the token's tenant."""
     ListPins: _aio.UnaryUnaryMultiCallable[_worker_pb2.ListPinsRequest, _worker_pb2.ListPinsResponse]  # type: ignore[assignment]
     """Lists pins of the token's tenant."""
+    Purge: _aio.UnaryUnaryMultiCallable[_worker_pb2.PurgeRequest, _worker_pb2.PurgeResponse]  # type: ignore[assignment]
+    """Forgets what the fence makes unreachable and says how much that was."""
 
 class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
     """One model on one device. Every message carries the protocol version and is refused by name when it does not fit."""
@@ -102,5 +106,13 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_worker_pb2.ListPinsResponse, _abc.Awaitable[_worker_pb2.ListPinsResponse]]:
         """Lists pins of the token's tenant."""
+
+    @_abc_1.abstractmethod
+    def Purge(
+        self,
+        request: _worker_pb2.PurgeRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_pb2.PurgeResponse, _abc.Awaitable[_worker_pb2.PurgeResponse]]:
+        """Forgets what the fence makes unreachable and says how much that was."""
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -13,7 +13,7 @@ from cache_store.replay.isolation import isolation
 from cache_store.replay.scanner import scanner_beside
 from cache_store.replay.simulation import ReplayOptions, TraceTenant, replay
 from cache_store.replay.trace import Trace
-from cache_store.tiers import TierKind
+from cache_store.tier_kind import TierKind
 from tests.support.traces import chat_trace
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from cache_store.errors import InvalidRequestError
-from cache_store.tiers import TierKind
+from cache_store.tier_kind import TierKind
 from services.cli.exit_codes import ExitCode
 from services.cli.main import main
 from services.cli.replay_spec import parse_capacity, parse_share, parse_tenant

@@ -18,7 +18,7 @@ from cache_store.memory_index import MemoryIndex
 from cache_store.memory_registry import MemoryRegistry
 from cache_store.quota import TenantQuota, TierShare
 from cache_store.registry import WorkerRecord
-from cache_store.tiers import TierKind
+from cache_store.tier_kind import TierKind
 from cache_store.tokens import pack
 from services.router.generation import CacheMode, EndTokens, GenerationSpec, Prompt, Sampling, TextPrompt, TokenPrompt
 from services.router.planning import DEFAULT_MAX_TOKENS, Planner

@@ -12,7 +12,7 @@ from cache_store.clock import ManualClock
 from cache_store.encoding import encode
 from cache_store.quota import QuotaTable
 from cache_store.quota_document import QuotaDocument, read_head, read_quotas, write_quotas
-from cache_store.tiers import TierKind
+from cache_store.tier_kind import TierKind
 from services.tenants.directory import CONTROL_AGE_BOUND_S, TenantDirectory
 from services.tenants.model import new_tenant
 from services.tenants.quota_change import QuotaChange, ShareChange, with_terms

@@ -9,7 +9,7 @@ import pytest
 from cache_store.domain import Epoch, TenantId
 from cache_store.errors import CorruptDataError, InvalidRequestError, PreconditionError
 from cache_store.quota import DEFAULT_QUOTA, TierShare
-from cache_store.tiers import TierKind
+from cache_store.tier_kind import TierKind
 from services.tenants.fields import Fields
 from services.tenants.guarantees import Shortfall, quotas_in_force, shortfalls
 from services.tenants.model import NO_LIMITS, Tenant, TenantLimits, new_tenant
