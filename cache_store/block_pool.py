@@ -359,9 +359,6 @@ class BlockPool:
         tag = self._tree.tag_of(leaf)
         removed, parent = self._tree.remove_tail(leaf, num_most)
         self._events.add(tag, BlockChange.REMOVED, removed)
-        for block in removed:
-            block.use = None
-            block.shared = False
         self._unused += removed
         if parent is not None:
             self._offer(account, parent)

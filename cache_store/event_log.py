@@ -15,25 +15,29 @@ class EventLog:
     __slots__ = ("_next", "_runs")
 
     def __init__(self) -> None:
-        self._runs: list[tuple[DomainTag, BlockChange, bytearray]] = []
+        self._runs: list[tuple[DomainTag, BlockChange, list[bytes]]] = []
         self._next = 0
 
     def add(self, tag: DomainTag, change: BlockChange, blocks: Sequence[Block]) -> None:
         """Notes blocks of one domain."""
-        digests = b"".join([block.digest for block in blocks])
+        digests = [block.digest for block in blocks]
         if self._runs:
             last_tag, last_change, last = self._runs[-1]
             if last_change is change and last_tag == tag:
                 last += digests
                 return
-        self._runs.append((tag, change, bytearray(digests)))
+        self._runs.append((tag, change, digests))
 
     def drain(self) -> tuple[BlockEvent, ...]:
         """All events since the last call, in order."""
+        if not self._runs:
+            return ()
         runs, self._runs = self._runs, []
         first = self._next
         self._next += len(runs)
         return tuple(
-            BlockEvent(tag, number, change, bytes(digests))
-            for number, (tag, change, digests) in enumerate(runs, start=first)
+            [
+                BlockEvent(tag, number, change, b"".join(digests))
+                for number, (tag, change, digests) in enumerate(runs, start=first)
+            ]
         )

@@ -21,12 +21,14 @@ MAX_RUN_CANDIDATES = 32
 class DomainRoot:
     """Where the blocks of one domain hang."""
 
-    __slots__ = ("children", "digest", "tag")
+    __slots__ = ("children", "digest", "ref_count", "tag")
 
     def __init__(self, domain: Domain) -> None:
         self.tag: DomainTag = domain.tag
         self.digest: bytes = domain.root
-        self.children: dict[PackedTokens, Block] = {}
+        self.children: dict[bytes, Block] = {}
+        self.ref_count = 1
+        """Always: a root is never evicted, so who walks up the tree stops there as at a block that is held."""
 
 
 class Block:
@@ -60,9 +62,10 @@ class Block:
         self.ref_count = 0
         self.parent: Block | DomainRoot | None = None
         """None while the block is not in the tree."""
-        self.tokens = PackedTokens(b"")
+        self.tokens = b""
+        """Packed."""
         self.digest: bytes = b""
-        self.children: dict[PackedTokens, Block] = {}
+        self.children: dict[bytes, Block] = {}
         self.shared = False
         """Whether several lines of blocks ever branched off it or below it."""
         self.use: Use | None = None
@@ -88,15 +91,16 @@ class PrefixTree:
     def match(self, domain: Domain, tokens: PackedTokens, max_tokens: int) -> list[Block]:
         """The longest chain of full blocks that are equal to `tokens` and end within `max_tokens`."""
         node: Block | DomainRoot | None = self._roots.get(domain.root)
+        chain: list[Block] = []
+        if node is None:
+            return chain
         width = self._block_size * TOKEN_BYTES
         limit = min(max_tokens * TOKEN_BYTES, len(tokens))
-        chain: list[Block] = []
-        start = 0
-        while node is not None and start + width <= limit:
-            node = node.children.get(PackedTokens(tokens[start : start + width]))
-            if node is not None:
-                chain.append(node)
-                start += width
+        for start in range(0, limit - width + 1, width):
+            node = node.children.get(tokens[start : start + width])
+            if node is None:
+                break
+            chain.append(node)
         return chain
 
     def longest_run(
@@ -125,23 +129,16 @@ class PrefixTree:
 
         `tokens` are those of all blocks. Where a block with equal tokens stands already it stays.
         """
-        width, hasher = self._block_size * TOKEN_BYTES, self._hasher
+        width = self._block_size * TOKEN_BYTES
         node: Block | DomainRoot = parent if parent is not None else self._root_of(domain)
         standing: list[Block] = []
-        start = 0
-        for block in blocks:
-            part = PackedTokens(tokens[start : start + width])
-            start += width
-            children = node.children
-            found = children.get(part)
+        for start in range(0, len(tokens), width):
+            found = node.children.get(tokens[start : start + width])
             if found is None:
-                found = block
-                block.parent = node
-                block.tokens = part
-                block.digest = hasher(node.digest + part)
-                children[part] = block
-                if len(children) > 1 and isinstance(node, Block):
-                    _mark_shared(node)
+                new = blocks[len(standing) :]
+                self._hang(node, new, tokens, start)
+                standing += new
+                break
             standing.append(found)
             node = found
         return standing
@@ -149,25 +146,27 @@ class PrefixTree:
     def remove_tail(self, leaf: Block, num_most: int) -> tuple[list[Block], Block | None]:
         """Takes a leaf out of the tree, and its ancestors as long as nobody holds them and their last use is the same.
 
-        Returns what left, leaf first, and what it hung on: None where that is the root, or neither a leaf nor let go.
+        What left has no use any more. Returns it, leaf first, and what it hung on: None where that is the root, or
+        neither a leaf nor let go.
         """
         assert not leaf.children, "only leaves leave the tree: a resident block's ancestors are resident"
         use, removed, block = leaf.use, [leaf], leaf
         while True:
             parent = block.parent
             assert parent is not None
-            del parent.children[block.tokens]
-            block.parent = None
-            if not isinstance(parent, Block):
-                if not parent.children:
+            children = parent.children
+            del children[block.tokens]
+            block.parent = block.use = None
+            block.shared = False
+            if children or parent.ref_count:
+                if not children and isinstance(parent, DomainRoot):
                     del self._roots[leaf.root]
                 return removed, None
-            if parent.ref_count or parent.children:
-                return removed, None
+            assert isinstance(parent, Block), "roots are always held"
             if parent.use is not use or len(removed) >= num_most:
                 return removed, parent
-            removed.append(parent)
             block = parent
+            removed.append(block)
 
     def tag_of(self, block: Block) -> DomainTag:
         """Tag of the domain of a block in the tree."""
@@ -194,7 +193,20 @@ class PrefixTree:
                 assert len(block.tokens) == self._block_size * TOKEN_BYTES, f"{block} is not full"
                 assert block.parent is not None
                 assert block.parent.children.get(block.tokens) is block
-                assert block.digest == block_digest(block.parent.digest, block.tokens, self._hasher)
+                assert block.digest == block_digest(block.parent.digest, PackedTokens(block.tokens), self._hasher)
+
+    def _hang(self, node: Block | DomainRoot, blocks: Sequence[Block], tokens: PackedTokens, start: int) -> None:
+        """Puts new blocks one below the other, the first below `node`, with the tokens from byte `start` on."""
+        if node.children and isinstance(node, Block):
+            _mark_shared(node)
+        width, hasher, digest = self._block_size * TOKEN_BYTES, self._hasher, node.digest
+        for block in blocks:
+            block.parent = node
+            block.tokens = own = tokens[start : start + width]
+            block.digest = digest = hasher(digest + own)
+            node.children[own] = block
+            node = block
+            start += width
 
     def _root_of(self, domain: Domain) -> DomainRoot:
         root = self._roots.get(domain.root)
