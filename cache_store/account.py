@@ -95,4 +95,5 @@ class Account:
 
     def give_slots(self, num_blocks: int) -> None:
         """That many blocks, which it has no more, have become unused. A strict tenant's stay its own."""
-        self.num_kept = min(self.num_kept + num_blocks, self.num_to_keep)
+        if self.strict:
+            self.num_kept = min(self.num_kept + num_blocks, self.num_to_keep)

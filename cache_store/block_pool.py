@@ -168,8 +168,8 @@ class BlockPool:
         scrubs: list[tuple[int, int]] = []
         for block in blocks:
             block.uid = uid
-            uid += 1
             block.ref_count = 1
+            uid += 1
             if block.root != root:
                 if block.root:
                     scrubs += enumerate(block.slots)
@@ -222,16 +222,15 @@ class BlockPool:
         for block in reversed(blocks):
             assert block.ref_count > 0, f"{block} is released more often than it is held"
             block.ref_count -= 1
-            if block.parent is None:
-                if not block.ref_count:
-                    num_let_go += 1
-                    self._unused.append(block)
-                continue
             if block.ref_count:
                 continue
+            if block.parent is None:
+                num_let_go += 1
+                self._unused.append(block)
+                continue
+            num_cached += 1
             if block.use is None:
                 unknown = block.use = unknown or self._unknown_use(account)
-            num_cached += 1
             if not block.children:
                 self._offer(account, block)
         account.num_held -= num_let_go + num_cached
@@ -319,6 +318,9 @@ class BlockPool:
             self._evict(account, over)
         num_missing = num_blocks - account.num_kept - self._ledger.num_free(len(self._unused))
         if num_missing <= 0:
+            return
+        if self._ledger.is_alone(account):
+            self._evict(account, num_missing)
             return
         is_guaranteed = account.num_used + num_blocks <= account.minimum
         for due in charges(num_missing, self._ledger.present, Need(account, num_blocks)):

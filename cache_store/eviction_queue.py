@@ -70,6 +70,8 @@ class EvictionQueue:
 
     def pop_least(self, value: Value, now_s: float) -> Block | None:
         """Takes out the oldest leaf of the class whose oldest leaf is worth least; None where there is no leaf."""
+        if len(self._classes) == 1:
+            return self._pop_only()
         if now_s >= self._look_at_s:
             for class_id in [each for each, end_s in self._fresh_until.items() if end_s <= now_s]:
                 self._forget_worth(class_id)
@@ -106,7 +108,20 @@ class EvictionQueue:
         for heap in self._classes.values():
             yield from (entry[3] for entry in heap if _counts(entry))
 
+    def _pop_only(self) -> Block | None:
+        """Takes out the oldest leaf of the only class: there is nothing to compare it with."""
+        ((class_id, heap),) = self._classes.items()
+        self._forget_worth(class_id)
+        while heap:
+            _, _, _, block, use = heappop(heap)
+            self._num_entries -= 1
+            if may_go(block, use):
+                return block
+        return None
+
     def _forget_worth(self, class_id: ClassId) -> None:
+        if class_id in self._stale:
+            return
         self._worths.pop(class_id, None)
         self._fresh_until.pop(class_id, None)
         self._stale.add(class_id)

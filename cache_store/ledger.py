@@ -102,6 +102,10 @@ class Ledger:
         if not account.strict:
             self._present.pop(account.tenant, None)
 
+    def is_alone(self, account: Account) -> bool:
+        """Whether nobody else has blocks, and none are kept for anybody else."""
+        return len(self._present) == 1 and account.tenant in self._present
+
     def guarantees(self) -> dict[TenantId, int]:
         """Of those that have one."""
         return {tenant: account.minimum for tenant, account in self._guaranteed.items()}

@@ -160,7 +160,8 @@ class _Stream:
         self._count(request, hit_tokens, num_blocks)
 
     def _outcome(self, request: TraceRequest, hit_tokens: int) -> Outcome:
-        tells_end = _share_of(self.name, request.session) < self._session_ends
+        part = self._session_ends
+        tells_end = part > 0 and _share_of(self.name, request.session) < part
         return Outcome(
             prompt_tokens=request.prompt_tokens,
             output_tokens=request.output_tokens,
