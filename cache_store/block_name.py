@@ -18,3 +18,6 @@ class BlockName:
     digest: bytes
     tokens: PackedTokens = field(repr=False)
     """Of this block alone."""
+    number: int
+    """Of its node in the worker's trees, never used for another: tells apart blocks whose digests and tokens are equal
+    because the digests of what precedes them collide."""
