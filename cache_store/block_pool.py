@@ -160,22 +160,21 @@ class BlockPool:
             return Granted((), ())
         self._make_room(account, num_blocks)
         self._ledger.enter(account)
-        unused, uid, root, tenant = self._unused, self._next_uid, domain.root, domain.tenant
+        unused, root, tenant = self._unused, domain.root, domain.tenant
         first = len(unused) - num_blocks
         blocks = unused[first:]
         blocks.reverse()
         del unused[first:]
         scrubs: list[tuple[int, int]] = []
-        for block in blocks:
+        for uid, block in enumerate(blocks, self._next_uid):
             block.uid = uid
             block.ref_count = 1
-            uid += 1
             if block.root != root:
                 if block.root:
                     scrubs += enumerate(block.slots)
                 block.root = root
                 block.tenant = tenant
-        self._next_uid = uid
+        self._next_uid += num_blocks
         account.take_slots(num_blocks)
         return Granted(tuple(blocks), tuple(scrubs))
 
@@ -220,9 +219,9 @@ class BlockPool:
         unknown: Use | None = None
         num_let_go = num_cached = 0
         for block in reversed(blocks):
-            assert block.ref_count > 0, f"{block} is released more often than it is held"
-            block.ref_count -= 1
-            if block.ref_count:
+            block.ref_count = num_holders = block.ref_count - 1
+            assert num_holders >= 0, f"{block} is released more often than it is held"
+            if num_holders:
                 continue
             if block.parent is None:
                 num_let_go += 1
@@ -236,11 +235,13 @@ class BlockPool:
         account.num_held -= num_let_go + num_cached
         account.num_cached += num_cached
         account.give_slots(num_let_go)
-        if account.num_used > account.maximum:
+        num_used = account.num_used
+        if num_used > account.maximum:
             self._trim(account)
-        elif not account.num_used:
+        elif not num_used:
             self._ledger.leave(account)
-        self._give_back()
+        if self._ledger.has_strict:
+            self._give_back()
 
     def expire(self) -> None:
         """Drops what nobody used for its time to live. To be called now and then; whatever looks at blocks does it."""
