@@ -14,7 +14,8 @@ import numpy as np
 
 from cache_store.domain import KvFormat
 from cache_store.groups import CacheGeometry, CacheGroup, GroupKind
-from cache_store.transfers import NoTransfers, Transfers
+from cache_store.transfers import Transfers
+from worker.block_copier import ArrayCopier
 from worker.digest_rule import (
     CONTEXT,
     POISON,
@@ -25,6 +26,7 @@ from worker.digest_rule import (
     make_records,
     next_token,
 )
+from worker.mover import DeviceOnly, MakeMover
 from worker.plan_check import check_plan
 from worker.runner import ModelInfo
 from worker.step_plan import Row, RowFailure, StepPlan, StepResult
@@ -88,16 +90,25 @@ class DigestRunner:
     """Implements `worker.runner.Runner`."""
 
     def __init__(
-        self, info: ModelInfo, num_blocks: int, durations: Durations, sleep: Callable[[float], object]
+        self,
+        info: ModelInfo,
+        num_blocks: int,
+        durations: Durations,
+        sleep: Callable[[float], object],
+        num_host_blocks: int = 0,
+        make_mover: MakeMover | None = None,
     ) -> None:
-        """`sleep` is called once per step with its seconds, not with 0; `ManualClock.advance` fits."""
+        """`sleep` is called once per step with its seconds, not with 0; `ManualClock.advance` fits.
+
+        `make_mover` makes what moves blocks to `num_host_blocks` slots below and further; None: a device only.
+        """
         self._info = info
         self._num_blocks = num_blocks
         self._durations = durations
         self._sleep = sleep
-        self._transfers = NoTransfers()
         shape = (num_blocks, info.geometry.block_size, RECORD_WIDTH)
         self._pools = tuple(np.full(shape, POISON, dtype=np.uint64) for _ in info.geometry.groups)
+        self._mover = DeviceOnly() if make_mover is None else make_mover(self._copier(num_host_blocks))
 
     @property
     def info(self) -> ModelInfo:
@@ -109,12 +120,26 @@ class DigestRunner:
 
     @property
     def transfers(self) -> Transfers:
-        return self._transfers
+        return self._mover
 
     def run(self, plan: StepPlan) -> StepResult:
-        check_plan(plan, self._info.geometry, self._num_blocks)
+        try:
+            return self._run(plan)
+        except BaseException:
+            self._mover.give_up(plan)
+            raise
+
+    def _copier(self, num_host_blocks: int) -> ArrayCopier:
+        pools = [pool.view(np.uint8).reshape(self._num_blocks, -1) for pool in self._pools]
+        poison = np.full(self._info.geometry.bytes_per_block // 8, POISON, dtype=np.uint64).view(np.uint8)
+        return ArrayCopier(pools, num_host_blocks, poison)
+
+    def _run(self, plan: StepPlan) -> StepResult:
+        check_plan(plan, self._info.geometry, self._num_blocks, self._mover)
+        self._mover.move(plan.moves)
         for scrub in plan.scrubs:
             self._pools[scrub.group][scrub.slot] = POISON
+        self._mover.load(plan.loads)
         for copy in plan.copies:
             pool = self._pools[copy.group]
             pool[copy.target, : copy.num_tokens] = pool[copy.source, : copy.num_tokens]

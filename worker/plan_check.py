@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from cache_store.groups import CacheGeometry
+from cache_store.transfers import NoTransfers, Transfers
+from worker.move_check import check_loads, check_moves
 from worker.step_plan import Row, StepPlan
 
 
-def check_plan(plan: StepPlan, geometry: CacheGeometry, num_blocks: int) -> None:
-    """Raises AssertionError where rows, tables or copies contradict `worker/step_plan.py` or each other."""
+def check_plan(plan: StepPlan, geometry: CacheGeometry, num_blocks: int, transfers: Transfers | None = None) -> None:
+    """Raises AssertionError where rows, tables, copies, moves or loads contradict `worker/step_plan.py` or each other.
+
+    `transfers`: what the runner has below its device; None: nothing.
+    """
     decode_first = [row.is_decode for row in plan.rows]
     assert decode_first == sorted(decode_first, reverse=True), "a row that prefills stands before one that decodes"
     assert len({row.sequence for row in plan.rows}) == len(plan.rows), "a sequence has two rows"
@@ -15,6 +20,9 @@ def check_plan(plan: StepPlan, geometry: CacheGeometry, num_blocks: int) -> None
     for group in range(len(geometry.groups)):
         _check_tables(plan, group, geometry.block_size, num_blocks)
         _check_copies(plan, group)
+    below = transfers or NoTransfers()
+    check_moves(plan, geometry, num_blocks, below)
+    check_loads(plan, geometry, num_blocks, below)
 
 
 def _check_tables(plan: StepPlan, group: int, block_size: int, num_blocks: int) -> None:

@@ -19,6 +19,7 @@ from worker.digest_rule import ExpectedSample, expected_output
 from worker.digest_runner import INSTANT, DigestRunner, Durations, digest_model
 from worker.engine import Engine
 from worker.engine_config import EngineConfig
+from worker.mover import MakeMover
 from worker.requests import (
     CacheMode,
     EngineOutput,
@@ -147,12 +148,15 @@ class Bench:
         config: EngineConfig | None = None,
         hasher: Hasher = xxh3_128,
         durations: Durations = INSTANT,
+        num_host_blocks: int = 0,
+        make_mover: MakeMover | None = None,
     ) -> None:
         self.clock = ManualClock()
         info = digest_model(
             block_size=block_size, window=window, vocab_size=vocab_size, max_model_len=max_model_len, eos_token_ids=()
         )
-        self.runner = RecordingRunner(DigestRunner(info, num_blocks, durations, self.clock.advance))
+        inner = DigestRunner(info, num_blocks, durations, self.clock.advance, num_host_blocks, make_mover)
+        self.runner = RecordingRunner(inner)
         self.engine = Engine(self.runner, self.clock, config or EngineConfig(), hasher)
         self.answers: dict[RequestKey, Answer] = {}
         self.requests: dict[RequestKey, EngineRequest] = {}

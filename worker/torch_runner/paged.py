@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import torch
 
-from cache_store.transfers import NoTransfers, Transfers
+from cache_store.transfers import Transfers
+from worker.mover import DeviceOnly, MakeMover
 from worker.runner import ModelInfo
 from worker.step_plan import StepPlan, StepResult
 from worker.torch_runner.attention_backend import AttentionBackend
+from worker.torch_runner.copiers import make_copier
 from worker.torch_runner.forward import LogitsObserver, forward
 from worker.torch_runner.loader import LoadedModel
 from worker.torch_runner.pools import KvPools
@@ -31,15 +33,20 @@ class PagedRunner:
         fill: float = 0.0,
         num_threads: int = 1,
         observer: LogitsObserver | None = None,
+        num_host_blocks: int = 0,
+        make_mover: MakeMover | None = None,
     ) -> None:
-        """`fill` is what unwritten and scrubbed slots hold: NaN in tests, so that a read of one shows."""
+        """`fill` is what unwritten and scrubbed slots hold: NaN in tests, so that a read of one shows.
+
+        `make_mover` makes what moves blocks to `num_host_blocks` slots below and further; None: a device only.
+        """
         torch.set_num_threads(num_threads)
         self._model = model
         self._info = model.info(block_size)
         self._attention = attention
         self._observer = observer
-        self._transfers = NoTransfers()
         self.pools = KvPools(model.groups, num_blocks, block_size, model.torch_dtype, model.device, fill)
+        self._mover = DeviceOnly() if make_mover is None else make_mover(make_copier(self.pools, num_host_blocks))
 
     @property
     def info(self) -> ModelInfo:
@@ -51,11 +58,21 @@ class PagedRunner:
 
     @property
     def transfers(self) -> Transfers:
-        return self._transfers
+        return self._mover
 
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
-        self.pools.prepare(plan.scrubs, plan.copies)
+        try:
+            return self._run(plan)
+        except BaseException:
+            self._mover.give_up(plan)
+            raise
+
+    def _run(self, plan: StepPlan) -> StepResult:
+        self._mover.move(plan.moves)
+        self.pools.scrub(plan.scrubs)
+        self._mover.load(plan.loads)
+        self.pools.copy(plan.copies)
         if not plan.rows:
             return StepResult(())
         batch = build_batch(plan, self.pools.block_size, len(self.pools.groups))

@@ -15,6 +15,11 @@ from worker.model_files.layers import GroupShape
 from worker.step_plan import SlotCopy, SlotRef
 
 
+def block_bytes(blocks: Tensor) -> Tensor:
+    """The same memory as [blocks, bytes of one block]."""
+    return blocks.flatten(1).view(torch.uint8)
+
+
 class GroupPool:
     """Blocks of one group: [num_blocks, layers, 2 (keys, values), block_size, kv_heads, head_dim], contiguous."""
 
@@ -61,6 +66,7 @@ class KvPools:
             raise InvalidRequestError("num_blocks", f"a pool needs blocks and tokens, not {num_blocks} × {block_size}")
         self.num_blocks = num_blocks
         self.block_size = block_size
+        self.device = device
         self.groups = tuple(GroupPool(shape, num_blocks, block_size, dtype, device, fill) for shape in groups)
         self._places = {
             layer: (group, place) for group, shape in enumerate(groups) for place, layer in enumerate(shape.layers)
@@ -71,15 +77,23 @@ class KvPools:
         """Bytes of the tensors' storage."""
         return sum(group.blocks.untyped_storage().nbytes() for group in self.groups)
 
+    def poison_block(self) -> Tensor:
+        """Bytes [bytes of a block in all groups] of a block of nothing but the fill, on the CPU."""
+        blocks = [torch.full_like(group.blocks[:1], group.fill, device="cpu") for group in self.groups]
+        return torch.cat([block_bytes(block)[0] for block in blocks])
+
     def place(self, layer: int) -> tuple[int, int]:
         """Group of a model's layer, and its number inside the group."""
         return self._places[layer]
 
-    def prepare(self, scrubs: Sequence[SlotRef], copies: Sequence[SlotCopy]) -> None:
-        """Executes a step's scrubs, then its copies."""
+    def scrub(self, scrubs: Sequence[SlotRef]) -> None:
+        """Executes a step's scrubs."""
         for index, group in enumerate(self.groups):
             slots = [ref.slot for ref in scrubs if ref.group == index]
             if slots:
                 group.scrub(slots)
+
+    def copy(self, copies: Sequence[SlotCopy]) -> None:
+        """Executes a step's copies."""
         for copy in copies:
             self.groups[copy.group].copy(copy)

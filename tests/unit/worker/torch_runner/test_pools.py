@@ -46,7 +46,7 @@ def test_a_layer_has_its_place_in_its_group(pools: KvPools) -> None:
 
 def test_a_scrub_overwrites_its_slot_of_its_group_only(pools: KvPools) -> None:
     before = [group.blocks.clone() for group in pools.groups]
-    pools.prepare((SlotRef(1, 2), SlotRef(1, 4)), ())
+    pools.scrub((SlotRef(1, 2), SlotRef(1, 4)))
     assert torch.equal(pools.groups[0].blocks, before[0])
     for slot in range(6):
         if slot in (2, 4):
@@ -57,18 +57,12 @@ def test_a_scrub_overwrites_its_slot_of_its_group_only(pools: KvPools) -> None:
 
 def test_a_copy_takes_the_first_tokens_in_all_layers_of_its_group(pools: KvPools) -> None:
     before = [group.blocks.clone() for group in pools.groups]
-    pools.prepare((), (SlotCopy(group=0, source=1, target=5, num_tokens=7),))
+    pools.copy((SlotCopy(group=0, source=1, target=5, num_tokens=7),))
     after = pools.groups[0].blocks
     assert torch.equal(after[5, :, :, :7], before[0][1, :, :, :7])
     assert torch.equal(after[5, :, :, 7:], before[0][5, :, :, 7:])
     assert torch.equal(after[:5], before[0][:5])
     assert torch.equal(pools.groups[1].blocks, before[1])
-
-
-def test_scrubs_run_before_copies(pools: KvPools) -> None:
-    source = pools.groups[0].blocks[1].clone()
-    pools.prepare((SlotRef(0, 5),), (SlotCopy(0, 1, 5, 16),))
-    assert torch.equal(pools.groups[0].blocks[5], source)
 
 
 @pytest.mark.parametrize(("num_blocks", "block_size"), [(0, 16), (4, 0)])

@@ -1,0 +1,124 @@
+"""Every `BlockCopier` brings bytes back as they were, and what was not copied shows."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+
+from cache_store.errors import CorruptDataError
+from tests.support.transfer_plans import store
+from worker.block_copier import ArrayCopier, BlockCopier, ByteArray
+from worker.model_files.layers import GroupShape
+from worker.torch_runner.copiers import make_copier
+from worker.torch_runner.pools import KvPools, block_bytes
+
+NUM_BLOCKS, NUM_HOST_BLOCKS = 6, 3
+
+
+@dataclass(slots=True)
+class Bench:
+    """A copier over two groups of blocks of different width."""
+
+    copier: BlockCopier
+    read_device: Callable[[int], list[ByteArray]]
+    """Bytes of all blocks of a group."""
+    poison: bytes
+
+    def device(self, *slots: int) -> bytes:
+        """One block of the device."""
+        return b"".join(self.read_device(group)[slot].tobytes() for group, slot in enumerate(slots))
+
+    def host(self, slot: int) -> bytes:
+        buffer = bytearray(self.copier.block_bytes)
+        self.copier.read(slot, memoryview(buffer))
+        return bytes(buffer)
+
+
+def array_bench(seed: int = 5) -> Bench:
+    generator = np.random.default_rng(seed)
+    pools = [generator.integers(0, 255, (NUM_BLOCKS, width), dtype=np.uint8) for width in (96, 40)]
+    poison = np.arange(136, dtype=np.uint8)
+    copier = ArrayCopier(pools, NUM_HOST_BLOCKS, poison)
+    return Bench(copier, lambda group: list(pools[group]), poison.tobytes())
+
+
+def torch_bench(device: str = "cpu") -> Bench:
+    shapes = (GroupShape(0, 3, 8, (0, 2)), GroupShape(24, 2, 16, (1,)))
+    pools = KvPools(shapes, NUM_BLOCKS, 4, torch.bfloat16, torch.device(device), math.nan)
+    poison = pools.poison_block().numpy().tobytes()
+    generator = torch.Generator().manual_seed(5)
+    for group in pools.groups:
+        group.blocks.copy_(torch.randn(group.blocks.shape, generator=generator))
+    copier = make_copier(pools, NUM_HOST_BLOCKS)
+    return Bench(copier, lambda group: list(block_bytes(pools.groups[group].blocks).cpu().numpy()), poison)
+
+
+def cuda_bench() -> Bench:
+    return torch_bench("cuda")
+
+
+NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+
+
+@pytest.fixture(params=[array_bench, torch_bench, pytest.param(cuda_bench, marks=[pytest.mark.gpu, NEEDS_CUDA])])
+def bench(request: pytest.FixtureRequest) -> Bench:
+    made: Bench = request.param()
+    return made
+
+
+def test_a_block_comes_back_from_the_host_bit_by_bit(bench: Bench) -> None:
+    wanted, other = bench.device(1, 4), bench.device(3, 3)
+    bench.copier.store((store(2, 1, 4), store(0, 3, 3)))
+    assert (bench.host(2), bench.host(0)) == (wanted, other)
+    bench.copier.begin_loads()
+    bench.copier.load(2, (5, 0))
+    assert bench.device(5, 0) == wanted
+
+
+def test_a_block_comes_back_from_a_buffer_bit_by_bit(bench: Bench) -> None:
+    wanted = bench.device(1, 4)
+    bench.copier.store((store(1, 1, 4),))
+    buffer = bench.host(1)
+    bench.copier.scrub((1,))
+    bench.copier.begin_loads()
+    bench.copier.fill(buffer, (0, 0))
+    bench.copier.fill(memoryview(buffer), (5, 5))
+    assert bench.device(0, 0) == bench.device(5, 5) == wanted
+
+
+def test_only_the_slots_that_are_named_change(bench: Bench) -> None:
+    before = [bench.device(slot, slot) for slot in range(NUM_BLOCKS)]
+    bench.copier.store((store(2, 1, 4),))
+    bench.copier.begin_loads()
+    bench.copier.load(2, (2, 2))
+    assert [bench.device(slot, slot) for slot in range(NUM_BLOCKS) if slot != 2] == before[:2] + before[3:]
+    assert (bench.host(0), bench.host(1)) == (bench.poison, bench.poison)
+
+
+def test_slots_that_nothing_was_stored_to_and_scrubbed_ones_hold_poison(bench: Bench) -> None:
+    assert bench.host(0) == bench.poison
+    bench.copier.store((store(0, 0, 0), store(1, 1, 1)))
+    bench.copier.scrub((0,))
+    assert bench.host(0) == bench.poison
+    assert bench.host(1) != bench.poison
+    bench.copier.begin_loads()
+    bench.copier.load(0, (3, 3))
+    assert bench.device(3, 3) == bench.poison
+
+
+@pytest.mark.parametrize("num_bytes", [-1, 1])
+def test_a_buffer_of_another_length_is_no_block(bench: Bench, num_bytes: int) -> None:
+    before = bench.device(0, 0)
+    with pytest.raises(CorruptDataError, match="bytes here"):
+        bench.copier.fill(bytes(bench.copier.block_bytes + num_bytes), (0, 0))
+    assert bench.device(0, 0) == before
+
+
+def test_sizes(bench: Bench) -> None:
+    assert bench.copier.num_host_blocks == NUM_HOST_BLOCKS
+    assert bench.copier.block_bytes == len(bench.poison)

@@ -1,0 +1,32 @@
+"""Plans that only move blocks, and names for them."""
+
+from __future__ import annotations
+
+from cache_store.block_name import BlockName
+from cache_store.tokens import pack
+from cache_store.transfers import NO_MOVES, HostStore, Load, Moves, Spill, TransferId
+from worker.step_plan import SlotRef, StepPlan
+
+
+def block_name(number: int, domain: int = 0, block_size: int = 4) -> BlockName:
+    """A name of its own for every number."""
+    root = bytes([domain]) * 32
+    tokens = pack(range(number * block_size, (number + 1) * block_size))
+    return BlockName(root, root, number.to_bytes(16, "little"), tokens, number)
+
+
+def store(host_slot: int, *slots: int) -> HostStore:
+    return HostStore(slots, host_slot)
+
+
+def spill(transfer: int, host_slot: int, name: BlockName | None = None) -> Spill:
+    return Spill(TransferId(transfer), host_slot, name or block_name(transfer))
+
+
+def load(transfer: int, host_slot: int | None, *slots: int, name: BlockName | None = None) -> Load:
+    return Load(TransferId(transfer), name or block_name(transfer), host_slot, slots)
+
+
+def moving(moves: Moves = NO_MOVES, *loads: Load, scrubs: tuple[SlotRef, ...] = ()) -> StepPlan:
+    """A plan without rows."""
+    return StepPlan((), scrubs, (), (), moves, loads)
