@@ -10,7 +10,7 @@ are all that eviction has to look at. Each tenant has an account with its own or
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from cache_store.account import Account
 from cache_store.clock import Clock
@@ -27,11 +27,13 @@ from cache_store.policy import Outcome, Use
 from cache_store.pool_check import check_pool
 from cache_store.prefix_tree import Block, PrefixTree
 from cache_store.quota import QuotaTable
+from cache_store.scrubs import Dropped, Scrubs
 from cache_store.shadow import DEFAULT_RULES, WatchRules
 from cache_store.tier_kind import TierKind
 from cache_store.tiers import Granted, Match, PartialMatch, Short
 from cache_store.tokens import TOKEN_BYTES, PackedTokens
 from cache_store.usage import Pressure, TenantUse
+from cache_store.uses import Uses
 
 
 class BlockPool:
@@ -54,10 +56,13 @@ class BlockPool:
         self._tree = PrefixTree(geometry.block_size, hasher)
         self._ledger = Ledger(TierKind.DEVICE, num_blocks, policy, watch_rules)
         self._unused = [Block((slot,) * len(geometry.groups)) for slot in range(num_blocks - 1, -1, -1)]
+        self._blocks = tuple(self._unused)
+        self.scrubs = Scrubs()
+        """What is to be scrubbed beside what `allocate` says."""
         self._next_uid = 0
         self._events = EventLog()
         self._expiries = Expiries()
-        self._num_uses = 0
+        self._uses = Uses(geometry.block_size, clock)
         self._num_evicted = 0
         self._num_lent_back = 0
 
@@ -176,6 +181,8 @@ class BlockPool:
                 block.tenant = tenant
         self._next_uid += num_blocks
         account.take_slots(num_blocks)
+        if self.scrubs.held:
+            self.scrubs.hold(root, num_blocks)
         return Granted(tuple(blocks), tuple(scrubs))
 
     def commit(
@@ -229,9 +236,12 @@ class BlockPool:
                 continue
             num_cached += 1
             if block.use is None:
-                unknown = block.use = unknown or self._unknown_use(account)
+                unknown = block.use = unknown or self._uses.unknown(account)
             if not block.children:
                 self._offer(account, block)
+        if self.scrubs.held:
+            unused = self._unused[len(self._unused) - num_let_go :]
+            self.scrubs.let_go(blocks[0].root, num_let_go + num_cached, unused)
         account.num_held -= num_let_go + num_cached
         account.num_cached += num_cached
         account.give_slots(num_let_go)
@@ -257,6 +267,21 @@ class BlockPool:
             leaf = self._expiries.pop(now_s)
         self._give_back()
 
+    def domains(self) -> list[Domain]:
+        """Those of which something can be matched."""
+        return self._tree.domains()
+
+    def drop(self, domains: Collection[Domain], tenants: Collection[TenantId]) -> Dropped:
+        """Forgets domains of `tenants`: nothing of them is found from now on.
+
+        What requests hold of them stays theirs until they let go of it, outside the tree. All unused slots of the
+        tenants are to be scrubbed: what was evicted before had the same bytes.
+        """
+        num_blocks = sum(map(self._forget, domains))
+        num_held = self.scrubs.begin(self._blocks, {domain.root for domain in domains}, tenants)
+        self._give_back()
+        return Dropped(device_blocks=num_blocks + num_held, held_blocks=num_held)
+
     def drain_events(self) -> tuple[BlockEvent, ...]:
         """What changed since the last call, in order, one event per run of equal domain and change."""
         return self._events.drain()
@@ -268,6 +293,21 @@ class BlockPool:
     def check_invariants(self) -> None:
         """Raises AssertionError where the pool's books do not agree; walks everything."""
         check_pool(self._tree, self._ledger, self._unused, self._num_blocks)
+        self.scrubs.check_invariants(self._blocks)
+
+    def _forget(self, domain: Domain) -> int:
+        """Takes a domain out of the tree; how many of its blocks nobody held."""
+        blocks = self._tree.remove_domain(domain.root)
+        if not blocks:
+            return 0
+        self._events.add(domain.tag, BlockChange.CLEARED, ())
+        loose = [block for block in blocks if not block.ref_count]
+        self._unused += loose
+        account = self._ledger.of(domain.tenant)
+        account.lose_cached(len(loose))
+        if not account.num_used:
+            self._ledger.leave(account)
+        return len(loose)
 
     def _note_use(self, account: Account, blocks: Sequence[Block], outcome: Outcome) -> None:
         """Gives the blocks that can be matched the use that the policy makes of them."""
@@ -277,23 +317,7 @@ class BlockPool:
         if account.watch is not None:
             account.watch.use(self._ledger.sample.of(known))
             account.watch.judge()
-        num_prompt_blocks = outcome.prompt_tokens // self._block_size
-        parts = account.policy.uses(outcome, known, num_prompt_blocks, self._clock.monotonic_s())
-        self._num_uses += 1
-        start = 0
-        for each in parts:
-            use, end = each.use, each.end
-            use.order = self._num_uses
-            for block in known[start:end]:
-                block.use = use
-            start = end
-        assert start == len(known), "every block has a use"
-
-    def _unknown_use(self, account: Account) -> Use:
-        use = account.policy.unknown_use(self._clock.monotonic_s())
-        self._num_uses += 1
-        use.order = self._num_uses
-        return use
+        self._uses.note(account, known, outcome)
 
     def _offer(self, account: Account, leaf: Block) -> None:
         """Takes a leaf that nobody holds into the order of eviction."""
@@ -309,6 +333,8 @@ class BlockPool:
             if block.ref_count == 0:
                 num_taken += 1
             block.ref_count += 1
+        if self.scrubs.held and num_taken:
+            self.scrubs.hold(blocks[0].root, num_taken)
         account.num_held += num_taken
         account.num_cached -= num_taken
 
@@ -366,8 +392,7 @@ class BlockPool:
         if parent is not None:
             self._offer(account, parent)
         count = len(removed)
-        account.num_cached -= count
-        account.give_slots(count)
+        account.lose_cached(count)
         account.num_evicted += count
         self._num_evicted += count
         return count

@@ -13,6 +13,8 @@ class BlockChange(StrEnum):
 
     STORED = "stored"
     REMOVED = "removed"
+    CLEARED = "cleared"
+    """All of the domain is gone."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,4 +26,4 @@ class BlockEvent:
     """Counts up by one per event of an incarnation; a gap means that events were lost."""
     change: BlockChange
     digests: bytes
-    """16 bytes each; stored: parent first, removed: child first."""
+    """16 bytes each; stored: parent first, removed: child first, cleared: none."""

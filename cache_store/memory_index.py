@@ -38,6 +38,8 @@ class MemoryIndex:
             held = self._blocks.setdefault(incarnation, {}).setdefault(event.domain_tag, set())
             if event.change is BlockChange.STORED:
                 held.update(_each(event.digests))
+            elif event.change is BlockChange.CLEARED:
+                held.clear()
             else:
                 held.difference_update(_each(event.digests))
 

@@ -21,9 +21,10 @@ MAX_RUN_CANDIDATES = 32
 class DomainRoot:
     """Where the blocks of one domain hang."""
 
-    __slots__ = ("children", "digest", "ref_count", "tag")
+    __slots__ = ("children", "digest", "domain", "ref_count", "tag")
 
     def __init__(self, domain: Domain) -> None:
+        self.domain = domain
         self.tag: DomainTag = domain.tag
         self.digest: bytes = domain.root
         self.children: dict[bytes, Block] = {}
@@ -167,6 +168,20 @@ class PrefixTree:
                 return removed, parent
             block = parent
             removed.append(block)
+
+    def remove_domain(self, root: bytes) -> list[Block]:
+        """Takes all blocks of a domain out of the tree, parents first, whether they are held or not."""
+        node = self._roots.pop(root, None)
+        removed = [] if node is None else list(_descendants(node))
+        for block in removed:
+            block.parent = block.use = None
+            block.shared = False
+            block.children.clear()
+        return removed
+
+    def domains(self) -> list[Domain]:
+        """Those that have blocks."""
+        return [root.domain for root in self._roots.values()]
 
     def tag_of(self, block: Block) -> DomainTag:
         """Tag of the domain of a block in the tree."""

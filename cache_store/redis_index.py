@@ -1,7 +1,7 @@
 """The index in Redis: one SET of digests per domain and worker incarnation.
 
-Reading is one script call. Writing is SADD and SREM in pipelines of bounded size, without reading first. Before the
-writes of a batch the writer replaces its mark; where the old mark is not the one that it left, the store has lost
+Reading is one script call. Writing is SADD, SREM and UNLINK in pipelines of bounded size, without reading first. Before
+the writes of a batch the writer replaces its mark; where the old mark is not the one that it left, the store has lost
 writes (it restarted empty, or from an old copy), and the writer asks to be replaced. So it does after every failure,
 since nobody knows then which part of a batch was written.
 """
@@ -133,10 +133,12 @@ def _changes(incarnation: Incarnation, events: Sequence[BlockEvent]) -> list[Com
     commands: list[Command] = []
     for (domain_tag, change), run in groupby(events, key=lambda event: (event.domain_tag, event.change)):
         digests = b"".join(event.digests for event in run)
+        key = blocks_key(domain_tag, incarnation)
         if change is BlockChange.STORED:
             commands += _stores(incarnation, domain_tag, digests)
+        elif change is BlockChange.CLEARED:
+            commands.append(("UNLINK", key))
         else:
-            key = blocks_key(domain_tag, incarnation)
             commands += [("SREM", key, *part) for part in _split(digests)]
     return commands
 
@@ -166,7 +168,7 @@ def _batches(commands: Sequence[Command]) -> list[Sequence[Command]]:
 
 
 def _removes(event: BlockEvent) -> bool:
-    return event.change is BlockChange.REMOVED
+    return event.change is not BlockChange.STORED
 
 
 def _numbers(reply: Reply, num_expected: int) -> list[int]:

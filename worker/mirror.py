@@ -42,6 +42,9 @@ class IndexMirror:
         return sum(len(digests) for digests in self._domains.values())
 
     def _apply(self, event: BlockEvent) -> None:
+        if event.change is BlockChange.CLEARED:
+            self._domains.pop(event.domain_tag, None)
+            return
         digests = [event.digests[at : at + DIGEST_BYTES] for at in range(0, len(event.digests), DIGEST_BYTES)]
         if event.change is BlockChange.STORED:
             self._domains.setdefault(event.domain_tag, {}).update(dict.fromkeys(digests))

@@ -66,6 +66,10 @@ def removed(tag: DomainTag, number: int, digests: bytes) -> BlockEvent:
     return BlockEvent(tag, number, BlockChange.REMOVED, digests)
 
 
+def cleared(tag: DomainTag, number: int) -> BlockEvent:
+    return BlockEvent(tag, number, BlockChange.CLEARED, b"")
+
+
 async def test_nothing_is_held_at_first(index: Index) -> None:
     assert await index.reader.lookup(ACME, numbered(3), [ONE, TWO]) == {ONE: 0, TWO: 0}
 
@@ -104,6 +108,23 @@ async def test_removed_blocks_are_gone(index: Index) -> None:
     await index.writer.apply(ONE, [stored(ACME, 1, blocks)])
     await index.writer.apply(ONE, [removed(ACME, 2, blocks[48:] + blocks[32:48])])
     assert await index.reader.lookup(ACME, blocks, [ONE]) == {ONE: 2}
+
+
+async def test_a_cleared_domain_is_gone_and_others_and_other_incarnations_keep_theirs(index: Index) -> None:
+    await index.writer.apply(ONE, [stored(ACME, 1, numbered(3_000)), stored(GLOBEX, 2, numbered(4))])
+    await index.writer.apply(TWO, [stored(ACME, 1, numbered(3))])
+    await index.writer.apply(ONE, [cleared(ACME, 3)])
+    assert await index.reader.lookup(ACME, numbered(5), [ONE, TWO]) == {ONE: 0, TWO: 3}
+    assert await index.reader.lookup(GLOBEX, numbered(5), [ONE]) == {ONE: 4}
+
+
+async def test_a_cleared_domain_can_be_filled_again(index: Index) -> None:
+    await index.writer.apply(
+        ONE, [stored(ACME, 1, numbered(4)), cleared(ACME, 2), cleared(ACME, 3), stored(ACME, 4, numbered(2))]
+    )
+    assert await index.reader.lookup(ACME, numbered(4), [ONE]) == {ONE: 2}
+    await index.writer.apply(ONE, [stored(ACME, 5, numbered(4)[32:])])
+    assert await index.reader.lookup(ACME, numbered(4), [ONE]) == {ONE: 4}
 
 
 async def test_events_are_written_in_their_order(index: Index) -> None:
@@ -174,7 +195,7 @@ NAMES = st.lists(st.sampled_from("ab"), min_size=1, max_size=5).map(tuple)
 """A path in a tree of blocks; a block's ancestors are the beginnings of its path."""
 OPERATIONS = st.lists(
     st.tuples(
-        st.sampled_from(["store", "remove", "replace", "drop"]),
+        st.sampled_from(["store", "remove", "clear", "replace", "drop"]),
         st.sampled_from([0, 1]),
         st.sampled_from([0, 1]),
         NAMES,
@@ -234,6 +255,9 @@ async def test_it_agrees_with_a_naive_model(
         elif operation == "remove":
             event = removed(tag, next(numbers[incarnation]), model.remove(incarnation, tag, path))
             await index.writer.apply(incarnation, [event])
+        elif operation == "clear":
+            model.held[incarnation, tag].clear()
+            await index.writer.apply(incarnation, [cleared(tag, next(numbers[incarnation]))])
         elif operation == "replace":
             model.clear(incarnation)
             await index.writer.replace(incarnation, {tag: model.store(incarnation, tag, path)})

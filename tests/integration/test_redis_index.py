@@ -121,6 +121,9 @@ async def test_a_domain_of_which_nothing_is_left_leaves_no_trace(redis_server: R
         assert blocks_key(ACME, ONE) not in redis_server.key_names()
         await writer.apply(ONE, [stored(4)])
         assert blocks_key(ACME, ONE) in redis_server.key_names()
+        await writer.apply(ONE, [BlockEvent(ACME, 5, BlockChange.CLEARED, b"")])
+        assert await session.call(("SMEMBERS", domains_key(ONE)), 5.0) == [GLOBEX]
+        assert blocks_key(ACME, ONE) not in redis_server.key_names()
         await writer.drop(ONE)
         assert redis_server.key_names() == [SCHEMA_KEY]
 

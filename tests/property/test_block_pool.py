@@ -27,7 +27,7 @@ from cache_store.tokens import pack, part, unpack
 from tests.support.block_mirror import BlockMirror, split
 from tests.support.domains import make_domain
 from tests.support.geometry import one_group, two_groups
-from tests.support.naive_pool import NaivePool, Prefix
+from tests.support.naive_pool import Dropped, NaivePool, Prefix
 from tests.support.odd_policy import OddPolicy
 from tests.support.outcomes import make_outcome
 from tests.support.quotas import quota_tables
@@ -53,7 +53,7 @@ class Held(NamedTuple):
 
     number: int
     blocks: tuple[Block, ...]
-    prefixes: tuple[Prefix | None, ...]
+    prefixes: tuple[Prefix | Dropped | None, ...]
 
 
 outcomes = st.one_of(
@@ -97,6 +97,11 @@ class PoolMachine(RuleBasedStateMachine):
         self.is_lru, self.exact_digests = is_lru, hasher is xxh3_128
         self.mirror = BlockMirror()
         self.held: list[Held] = []
+        self.num_drops = 0
+        self.bytes_of: dict[tuple[int, int], tuple[int, int]] = {}
+        """By group and slot: whose bytes, as of which drop."""
+        self.drops: Counter[int] = Counter()
+        """Of each domain."""
         self.change_quotas(quotas)
 
     @rule(quotas=quota_tables(TENANTS))
@@ -134,13 +139,48 @@ class PoolMachine(RuleBasedStateMachine):
             return None
         assert isinstance(granted, Granted)
         assert len(granted.blocks) == wanted
+        self._write(number, granted)
         self._settle(domain.tenant, wanted)
         self.model.grant(domain.tenant, wanted)
         return self._commit(Held(number, blocks, prefixes), ids, granted.blocks, commit_blocks)
 
+    def _write(self, number: int, granted: Granted) -> None:
+        for slot in granted.scrubs:
+            del self.bytes_of[slot]  # nothing is scrubbed that was not written
+        for slot in (slot for block in granted.blocks for slot in enumerate(block.slots)):
+            name = (number, self.drops[number])
+            assert self.bytes_of.get(slot, name) == name, "bytes of another domain, or of one that was dropped"
+            self.bytes_of[slot] = name
+
     @rule(number=numbers, ids=prompts)
     def pin(self, number: int, ids: list[int]) -> None:
         self.held.append(Held(number, *self._match(number, ids)))
+
+    @rule(number=numbers)
+    def drop(self, number: int) -> None:
+        self.num_drops += 1
+        self.drops[number] += 1
+        domain = DOMAINS[number]
+        num_resident, num_held = self.model.drop(number, self.num_drops)
+        dropped = self.pool.drop((domain,), (domain.tenant,))
+        blocks = {block.uid for held in self.held if held.number == number for block in held.blocks}
+        assert dropped.held_blocks == len(blocks)
+        assert dropped.device_blocks == num_resident - num_held + len(blocks)
+        self.held = [self._without(held) if held.number == number else held for held in self.held]
+        self._settle()
+
+    def _without(self, held: Held) -> Held:
+        prefixes = [Dropped(self.num_drops, each) if isinstance(each, tuple) else each for each in held.prefixes]
+        return Held(held.number, held.blocks, tuple(prefixes))
+
+    @rule(num_most=st.sampled_from([1, 3, 100]))
+    def scrub(self, num_most: int) -> None:
+        held = {slot for held in self.held for block in held.blocks for slot in enumerate(block.slots)}
+        scrubs = self.pool.scrubs.drain(num_most)
+        assert len(scrubs) <= num_most * 2
+        for slot in scrubs:
+            assert slot not in held, "a slot is scrubbed that is held"
+            del self.bytes_of[slot]  # nothing is scrubbed twice
 
     @precondition(lambda self: self.held)
     @rule(which=st.integers(0, 20))
@@ -172,6 +212,10 @@ class PoolMachine(RuleBasedStateMachine):
         assert self.pool.num_used == sum(map(self.model.used, self.model.tenants))
         assert self.pool.num_held == sum(map(self.model.held, self.model.tenants))
         self._follow_events()
+        if not len(self.pool.scrubs):
+            held = {slot for held in self.held for block in held.blocks for slot in enumerate(block.slots)}
+            for slot, (number, drop) in self.bytes_of.items():
+                assert drop == self.drops[number] or slot in held, "what was dropped is left in a slot"
         if self.exact_digests:
             resident: dict[bytes, set[bytes]] = {}
             for prefix in self.model.uses:

@@ -22,6 +22,10 @@ class BlockMirror:
             assert event.sequence_number == self._next, "events were lost"
             self._next += 1
             held = self.blocks.setdefault(event.domain_tag, set())
+            if event.change is BlockChange.CLEARED:
+                assert held, "a domain is cleared that has no blocks"
+                assert not event.digests
+                held.clear()
             for digest in split(event.digests):
                 if event.change is BlockChange.STORED:
                     assert digest not in held, "stored twice"

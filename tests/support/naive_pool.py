@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from cache_store.domain import Domain
@@ -17,6 +18,15 @@ from cache_store.tier_kind import TierKind
 
 Prefix = tuple[int, tuple[int, ...]]
 """(domain number, all tokens up to a block's end)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """A block that was held when its domain was dropped."""
+
+    time: int
+    """Which drop it was."""
+    prefix: Prefix
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +61,8 @@ class NaivePool:
         self.tenants = sorted({domain.tenant for domain in domains})
         self.holders: Counter[Prefix] = Counter()
         self.private: Counter[str] = Counter()
+        self.dropped: Counter[Dropped] = Counter()
+        """Holders of each."""
         self.kept: Counter[str] = Counter()
         """Unused slots that only this strict tenant gets."""
         self.uses: dict[Prefix, NaiveUse | None] = {}
@@ -87,7 +99,9 @@ class NaivePool:
 
     def held(self, tenant: str) -> int:
         """Blocks that its requests hold."""
-        return self.private[tenant] + sum(self.holders[each] > 0 and self.tenant(each) == tenant for each in self.uses)
+        dropped = sum(count > 0 and self.tenant(each.prefix) == tenant for each, count in self.dropped.items())
+        resident = sum(self.holders[each] > 0 and self.tenant(each) == tenant for each in self.uses)
+        return self.private[tenant] + dropped + resident
 
     def used(self, tenant: str) -> int:
         """Blocks that it has."""
@@ -143,9 +157,13 @@ class NaivePool:
 
     # what happens
 
-    def hold(self, prefixes: list[Prefix]) -> None:
+    def hold(self, prefixes: Sequence[Prefix | Dropped]) -> None:
         """One more holder of each."""
-        self.holders.update(prefixes)
+        for prefix in prefixes:
+            if isinstance(prefix, Dropped):
+                self.dropped[prefix] += 1
+            else:
+                self.holders[prefix] += 1
 
     def grant(self, tenant: str, num_blocks: int) -> None:
         """It gets private blocks."""
@@ -174,13 +192,34 @@ class NaivePool:
                 self.shared.update((number, parent[1][:end]) for end in range(1, len(parent[1]) + 1))
         return is_new
 
-    def release(self, prefixes: list[Prefix | None], tenant: str, outcome: Outcome | None, now_s: float) -> None:
+    def drop(self, number: int, time: int) -> tuple[int, int]:
+        """Forgets a domain; how many resident blocks, and how many of them are held."""
+        gone = [each for each in self.uses if each[0] == number]
+        num_held = 0
+        for prefix in gone:
+            del self.uses[prefix]
+            self.shared.discard(prefix)
+            if num_holders := self.holders.pop(prefix, 0):
+                self.dropped[Dropped(time, prefix)] = num_holders
+                num_held += 1
+            else:
+                self._free(self.tenant(prefix), 1)
+        return len(gone), num_held
+
+    def release(
+        self, prefixes: list[Prefix | Dropped | None], tenant: str, outcome: Outcome | None, now_s: float
+    ) -> None:
         """Ends one hold of each (None: a private block)."""
         self._num_uses += 1
         for prefix in prefixes:
             if prefix is None:
                 self.private[tenant] -= 1
                 self._free(tenant, 1)
+                continue
+            if isinstance(prefix, Dropped):
+                self.dropped[prefix] -= 1
+                if not self.dropped[prefix]:
+                    self._free(tenant, 1)
                 continue
             self.holders[prefix] -= 1
             if outcome is not None:

@@ -42,6 +42,9 @@ class Told:
     def removed(self, tag: DomainTag, *numbers: int) -> BlockEvent:
         return self._event(tag, BlockChange.REMOVED, numbers)
 
+    def cleared(self, tag: DomainTag) -> BlockEvent:
+        return self._event(tag, BlockChange.CLEARED, ())
+
     def _event(self, tag: DomainTag, change: BlockChange, numbers: tuple[int, ...]) -> BlockEvent:
         self._next += 1
         return BlockEvent(tag, self._next - 1, change, digests(*numbers))
@@ -173,6 +176,14 @@ def test_the_mirror_lists_parents_before_children_also_after_they_came_back() ->
     assert mirror.num_blocks == 4
     mirror.apply([told.removed(GLOBEX, 1)])
     assert mirror.snapshot() == {ACME: digests(1, 2, 4)}
+
+
+def test_the_mirror_forgets_a_cleared_domain_and_no_other() -> None:
+    told, mirror = Told(), IndexMirror()
+    mirror.apply([told.stored(ACME, 1, 2), told.stored(GLOBEX, 1), told.cleared(ACME), told.stored(ACME, 3)])
+    assert mirror.snapshot() == {GLOBEX: digests(1), ACME: digests(3)}
+    mirror.apply([told.cleared(ACME), told.cleared(ACME)])
+    assert mirror.snapshot() == {GLOBEX: digests(1)}
 
 
 def test_a_missing_event_is_noticed() -> None:

@@ -1,0 +1,116 @@
+"""Slots of a device whose bytes have to go, though nobody wants the slots: those of domains that were dropped.
+
+A slot that is given to another domain is scrubbed then (`BlockPool.allocate`); what stands here is scrubbed without
+that, a part with each plan. Owned by the pool.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
+from cache_store.domain import TenantId
+from cache_store.prefix_tree import Block
+
+_NOBODY = b"dropped"
+"""Root of an unused block with a dropped domain's bytes: no domain's, so that whoever gets its slots has them scrubbed.
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Dropped:
+    """What a worker had of the domains that it dropped, by tier."""
+
+    device_blocks: int = 0
+    host_blocks: int = 0
+    disk_blocks: int = 0
+    held_blocks: int = 0
+    """Of the device's, those that requests still hold: their bytes go when the requests end."""
+
+    def __add__(self, other: Dropped) -> Dropped:
+        return Dropped(
+            self.device_blocks + other.device_blocks,
+            self.host_blocks + other.host_blocks,
+            self.disk_blocks + other.disk_blocks,
+            self.held_blocks + other.held_blocks,
+        )
+
+
+class Scrubs:
+    """Unused blocks that wait to be scrubbed, and dropped domains of which requests still hold some."""
+
+    __slots__ = ("_queue", "held")
+
+    def __init__(self) -> None:
+        self._queue: list[Block] = []
+        """Those that were given away meanwhile count no more."""
+        self.held: dict[bytes, int] = {}
+        """Blocks that are held, by the root of a dropped domain. Where it is empty nothing has to be told here."""
+
+    def __len__(self) -> int:
+        """Blocks to look at: none, once everything is scrubbed."""
+        return len(self._queue)
+
+    def begin(self, blocks: Iterable[Block], roots: Collection[bytes], tenants: Collection[TenantId]) -> int:
+        """Domains of `tenants` were dropped; how many of `blocks`, which are all of the pool, are held of them.
+
+        All unused ones of the tenants are taken: those that were evicted before held the same bytes.
+        """
+        held: Counter[bytes] = Counter()
+        unused: list[Block] = []
+        for block in blocks:
+            if block.ref_count:
+                if block.root in roots:
+                    held[block.root] += 1
+            elif block.parent is None and block.tenant in tenants:
+                unused.append(block)
+        self.held.update(held)
+        self.add(unused)
+        return held.total()
+
+    def add(self, blocks: Iterable[Block]) -> None:
+        """Takes unused blocks, those that hold somebody's bytes."""
+        for block in blocks:
+            if block.root and block.root != _NOBODY:
+                block.root = _NOBODY
+                self._queue.append(block)
+
+    def hold(self, root: bytes, num_blocks: int) -> None:
+        """So many more blocks of a domain are held."""
+        if root in self.held:
+            self.held[root] += num_blocks
+
+    def let_go(self, root: bytes, num_blocks: int, unused: Iterable[Block]) -> None:
+        """So many blocks of a domain are held no more; some of them are unused now."""
+        if root not in self.held:
+            return
+        self.held[root] -= num_blocks
+        if not self.held[root]:
+            del self.held[root]
+        self.add(unused)
+
+    def drain(self, num_most: int) -> tuple[tuple[int, int], ...]:
+        """(group, slot) of at most `num_most` blocks: to be overwritten by the next plan."""
+        scrubs: list[tuple[int, int]] = []
+        while self._queue and num_most:
+            block = self._queue.pop()
+            if block.root != _NOBODY:
+                continue  # scrubbed, or given to somebody
+            block.root = b""
+            scrubs += enumerate(block.slots)
+            num_most -= 1
+        return tuple(scrubs)
+
+    def check_invariants(self, blocks: Iterable[Block]) -> None:
+        """Raises AssertionError where the books do not agree with `blocks`, which are all of the pool."""
+        queued = {id(block) for block in self._queue}
+        held: Counter[bytes] = Counter()
+        for block in blocks:
+            held[block.root] += block.ref_count > 0
+            if block.root == _NOBODY:
+                assert not block.ref_count, "a dropped block was given away and belongs to nobody"
+                assert block.parent is None, "a dropped block can be matched"
+                assert id(block) in queued, "a dropped block is not going to be scrubbed"
+        assert self.held == {root: held[root] for root in self.held}, "held blocks of a dropped domain are miscounted"
+        assert all(self.held.values()), "a dropped domain without held blocks is forgotten"

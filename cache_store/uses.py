@@ -1,0 +1,42 @@
+"""Gives blocks the use that their tenant's policy makes of them. Decides nothing; owned by the pool."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from cache_store.account import Account
+from cache_store.clock import Clock
+from cache_store.policy import Outcome, Use
+from cache_store.prefix_tree import Block
+
+
+class Uses:
+    """Numbers the uses of all tenants, so that of two at the same time one is the older."""
+
+    __slots__ = ("_block_size", "_clock", "_num_uses")
+
+    def __init__(self, block_size: int, clock: Clock) -> None:
+        self._block_size = block_size
+        self._clock = clock
+        self._num_uses = 0
+
+    def note(self, account: Account, blocks: Sequence[Block], outcome: Outcome) -> None:
+        """Blocks of a request that ended so, first to last, all of them in the tree."""
+        num_prompt_blocks = outcome.prompt_tokens // self._block_size
+        parts = account.policy.uses(outcome, blocks, num_prompt_blocks, self._clock.monotonic_s())
+        self._num_uses += 1
+        start = 0
+        for each in parts:
+            use, end = each.use, each.end
+            use.order = self._num_uses
+            for block in blocks[start:end]:
+                block.use = use
+            start = end
+        assert start == len(blocks), "every block has a use"
+
+    def unknown(self, account: Account) -> Use:
+        """Of blocks of which nobody said how they were used."""
+        use = account.policy.unknown_use(self._clock.monotonic_s())
+        self._num_uses += 1
+        use.order = self._num_uses
+        return use
