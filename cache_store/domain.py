@@ -71,7 +71,12 @@ class Domain:
     @property
     def tag(self) -> DomainTag:
         """Public name of the domain; does not tell the root."""
-        return DomainTag(hashlib.blake2b(self.root, digest_size=16, person=b"sc-domain-tag").digest())
+        return tag_of(self.root)
+
+
+def tag_of(root: bytes) -> DomainTag:
+    """Public name of the domain with this root."""
+    return DomainTag(hashlib.blake2b(root, digest_size=16, person=b"sc-domain-tag").digest())
 
 
 def derive_domain(secret: bytes, tenant: TenantId, epoch: Epoch, partition: str, kv_format: FormatDigest) -> Domain:

@@ -13,7 +13,9 @@
     ├── WorkerLostError          the worker went away in the middle of a request
     ├── CancelledRequestError    the request was cancelled
     ├── VersionError             a wire or stored format of another version; names both
-    └── CorruptDataError         a MAC or checksum does not fit
+    ├── CorruptDataError         a MAC or checksum does not fit
+    └── StorageError             a tier cannot keep a block; says why
+        └── NotStoredError       a tier does not have a block
 
 Statuses of gRPC are assigned to them in `services/router/statuses.py` and `worker/statuses.py`, nowhere else.
 """
@@ -94,3 +96,11 @@ class VersionError(StemcacheError):
 
 class CorruptDataError(StemcacheError):
     """A MAC or checksum does not fit."""
+
+
+class StorageError(StemcacheError):
+    """A tier cannot keep a block. Costs a miss later on, never a request."""
+
+
+class NotStoredError(StorageError):
+    """A tier does not have a block."""

@@ -29,6 +29,7 @@ from cache_store.errors import (
     NotFoundError,
     PreconditionError,
     StemcacheError,
+    StorageError,
     UnauthenticatedError,
     UnavailableError,
     VersionError,
@@ -156,5 +157,6 @@ _TABLE: tuple[tuple[type[StemcacheError], grpc.StatusCode, Callable[[Any], tuple
     (VersionError, grpc.StatusCode.FAILED_PRECONDITION, _precondition),
     (ComputationError, grpc.StatusCode.INTERNAL, _nothing),
     (CorruptDataError, grpc.StatusCode.DATA_LOSS, _nothing),
+    (StorageError, grpc.StatusCode.INTERNAL, _nothing),
 )
 """First match wins, so that a subclass stands before its base."""

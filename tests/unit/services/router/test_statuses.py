@@ -32,6 +32,7 @@ CASES: list[tuple[Exception, grpc.StatusCode, tuple[type, ...]]] = [
     (errors.VersionError("protocol", 0, 1), Code.FAILED_PRECONDITION, (PreconditionFailure,)),
     (errors.ComputationError("no"), Code.INTERNAL, ()),
     (errors.CorruptDataError("no"), Code.DATA_LOSS, ()),
+    (errors.StorageError("no"), Code.INTERNAL, ()),
 ]
 
 

@@ -1,0 +1,250 @@
+"""Blocks as files: the bytes of the disk tier, one file a block, one folder and one key a domain.
+
+Knows no slots, tenants or quotas: what is kept, and for whom, is decided above. Keys and the list of files live in this
+object only, so that nothing outlives it: a crash leaves sealed bytes that nobody can open, and whoever starts next
+removes the folder. For the same reason nothing is synced. Files are not overwritten before they are unlinked: file
+systems and SSDs do not promise to write in place. What makes bytes unreadable is that their domain's key is gone.
+
+Safe on several threads. Reads wait for reads, writes for writes, neither for the other nor for removals.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import threading
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
+
+import structlog
+
+from cache_store import file_io
+from cache_store.block_name import BlockName
+from cache_store.block_seal import TAG_BYTES, BlockSeal, Buffer, head_bytes
+from cache_store.errors import CorruptDataError, NotStoredError, StorageError
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(slots=True, eq=False)
+class _DomainFiles:
+    folder: Path
+    seal: BlockSeal = field(default_factory=BlockSeal)
+    files: dict[BlockName, Path | None] = field(default_factory=dict)
+    """None: being written or unlinked."""
+
+
+class BlockFiles:
+    """Up to `max_blocks` blocks of `block_bytes` bytes each, in `folder`, which it makes and finally removes."""
+
+    def __init__(self, folder: Path, block_bytes: int, max_blocks: int) -> None:
+        """Raises PreconditionError where the folder has content, OSError where it cannot be used."""
+        if block_bytes < 1 or max_blocks < 1:
+            raise ValueError(f"{max_blocks} blocks of {block_bytes} bytes: both must be at least 1")
+        self._folder = folder
+        self._incoming = folder / "incoming"
+        file_io.make_private_folder(folder)
+        file_io.make_private_folder(self._incoming)
+        self._block_bytes = block_bytes
+        self._max_blocks = max_blocks
+        self._lock = threading.Lock()
+        """Of what follows, down to the blank line."""
+        self._domains: dict[bytes, _DomainFiles] = {}
+        self._num_files = 0
+        self._numbers: Iterator[int] = count()
+        self._is_closed = False
+        self._sweeps: list[Future[None]] = []
+
+        self._sweeper = ThreadPoolExecutor(max_workers=1, thread_name_prefix="block-files-sweeper")
+        self._write_lock = threading.Lock()
+        self._sealed_out = bytearray(block_bytes + TAG_BYTES)
+        self._read_lock = threading.Lock()
+        self._sealed_in = bytearray(block_bytes + TAG_BYTES)
+
+    @property
+    def num_files(self) -> int:
+        """Files that take room: of blocks that can be read, that are being written, and that are not yet unlinked."""
+        return self._num_files
+
+    def write(self, name: BlockName, data: bytes | Buffer) -> None:
+        """Keeps a block under `name`, in place of what is there.
+
+        Raises StorageError where it is not kept: no room, a full disk, its domain removed meanwhile. Then nothing is
+        there under this name.
+        """
+        if len(data) != self._block_bytes:
+            raise ValueError(f"a block has {self._block_bytes} bytes, not {len(data)}")
+        with self._write_lock:
+            self.remove(name)
+            try:
+                self._write(name, data)
+            except OSError as error:
+                raise StorageError(f"a block cannot be written to disk: {error.strerror}") from error
+
+    def read(self, name: BlockName) -> bytes:
+        """The block's bytes, which `read_into` copies once less. Raises the same."""
+        data = bytearray(self._block_bytes)
+        self.read_into(name, data)
+        return bytes(data)
+
+    def read_into(self, name: BlockName, target: Buffer) -> None:
+        """Fills `target`, of `block_bytes` bytes.
+
+        Raises NotStoredError where there is no such block, CorruptDataError where its file holds anything else; the
+        file is gone then, and `target` may hold anything.
+        """
+        if len(target) != self._block_bytes:
+            raise ValueError(f"a block has {self._block_bytes} bytes, not {len(target)}")
+        domain, path = self._find(name)
+        try:
+            with self._read_lock:
+                head = bytearray(head_bytes(name, self._block_bytes))
+                file_io.read(path, (head, self._sealed_in))
+                domain.seal.open(name, head, self._sealed_in, target)
+        except FileNotFoundError:
+            self._forget(domain, name, path)
+            raise NotStoredError("a block has gone from disk") from None
+        except OSError as error:
+            self._forget(domain, name, path)
+            raise CorruptDataError(f"a block cannot be read from disk: {error.strerror}") from error
+        except CorruptDataError:
+            self._forget(domain, name, path)
+            raise
+
+    def prefetch(self, names: Sequence[BlockName]) -> None:
+        """Has the system fetch blocks that will be read soon. Those that are not there are passed over."""
+        for name in names:
+            with contextlib.suppress(NotStoredError, OSError):  # their reads will tell
+                file_io.prefetch(self._find(name)[1])
+
+    def remove(self, name: BlockName) -> None:
+        """Removes a block; nothing where it is not there. With the last one of a domain goes its key."""
+        with contextlib.suppress(NotStoredError):
+            domain, path = self._find(name)
+            self._forget(domain, name, path)
+
+    def remove_domain(self, root: bytes) -> None:
+        """Makes all blocks of a domain unreadable, at once and for good. Files are unlinked in the background."""
+        with self._lock:
+            domain = self._domains.pop(root, None)
+            self._sweeps = [sweep for sweep in self._sweeps if not sweep.done() or sweep.exception()]
+            if domain:
+                paths = [path for path in domain.files.values() if path]
+                domain.files = {name: None for name, path in domain.files.items() if path is None}
+                self._sweeps.append(self._sweeper.submit(self._sweep, domain.folder, paths))
+
+    def wait_swept(self, timeout_s: float) -> bool:
+        """Waits until the files of removed domains are unlinked; False where the time was too short."""
+        with self._lock:
+            sweeps = tuple(self._sweeps)
+        return not wait(sweeps, timeout_s).not_done
+
+    def close(self) -> None:
+        """Forgets all keys and removes the folder. Idempotent. Raises OSError where something stays."""
+        with self._write_lock:
+            with self._lock:
+                was_closed, self._is_closed = self._is_closed, True
+                self._domains.clear()
+            self._sweeper.shutdown(cancel_futures=True)
+            if not was_closed:
+                shutil.rmtree(self._folder)
+
+    def check_invariants(self) -> None:
+        """The list of files and the folders agree. To be called while nothing else is."""
+        with self._lock:
+            listed = {path for domain in self._domains.values() for path in domain.files.values()}
+            assert None not in listed
+            assert all(domain.files for domain in self._domains.values())
+            folders = [domain.folder for domain in self._domains.values()]
+            assert {path for folder in folders for path in folder.iterdir()} == listed
+            assert not list(self._incoming.iterdir())
+            is_swept = all(sweep.done() for sweep in self._sweeps)
+            assert len(listed) <= self._num_files <= self._max_blocks
+            assert not is_swept or len(listed) == self._num_files
+
+    def _find(self, name: BlockName) -> tuple[_DomainFiles, Path]:
+        with self._lock:
+            domain = self._domains.get(name.root)
+            path = domain.files.get(name) if domain else None
+            if domain is None or path is None:
+                raise NotStoredError("there is no such block on disk")
+            return domain, path
+
+    def _write(self, name: BlockName, data: bytes | Buffer) -> None:
+        domain = self._reserve(name)
+        incoming = self._incoming / str(next(self._numbers))
+        try:
+            head = domain.seal.seal(name, data, self._sealed_out)
+            file_io.write(incoming, (head, self._sealed_out))
+            self._admit(domain, name, incoming)
+        except BaseException:
+            self._drop_file(domain, name, incoming)
+            raise
+
+    def _reserve(self, name: BlockName) -> _DomainFiles:
+        """Takes the room of a file and the name in its domain."""
+        with self._lock:
+            for sweep in self._sweeps:
+                if sweep.done():
+                    sweep.result()  # raises what ended it
+            if self._is_closed:
+                raise StorageError("the disk tier is closed")
+            if self._num_files >= self._max_blocks:
+                raise StorageError(f"all {self._max_blocks} blocks of the disk tier are taken")
+            domain = self._domains.get(name.root)
+            if domain is None:
+                domain = _DomainFiles(self._folder / str(next(self._numbers)))
+                domain.folder.mkdir(mode=file_io.FOLDER_MODE)
+                self._domains[name.root] = domain
+            domain.files[name] = None
+            self._num_files += 1
+            return domain
+
+    def _admit(self, domain: _DomainFiles, name: BlockName, incoming: Path) -> None:
+        with self._lock:
+            if self._domains.get(name.root) is not domain:
+                raise StorageError("the domain of a block was removed while it was written")
+            domain.files[name] = incoming.rename(domain.folder / incoming.name)
+
+    def _forget(self, domain: _DomainFiles, name: BlockName, path: Path) -> None:
+        with self._lock:
+            if domain.files.get(name) != path:
+                return  # another thread was faster
+            domain.files[name] = None  # keeps the domain until its file has gone
+        self._drop_file(domain, name, path)
+
+    def _drop_file(self, domain: _DomainFiles, name: BlockName, path: Path) -> None:
+        """Unlinks the file of a name under which none can be read, and gives the name back."""
+        self._unlink(path)
+        with self._lock:
+            del domain.files[name]
+            if not domain.files and self._domains.get(name.root) is domain:
+                del self._domains[name.root]
+                _remove_folder(domain.folder)
+
+    def _sweep(self, folder: Path, paths: Sequence[Path]) -> None:
+        for path in paths:
+            if self._is_closed:
+                return  # all is removed at once
+            self._unlink(path)
+        _remove_folder(folder)
+
+    def _unlink(self, path: Path) -> None:
+        """A file that stays keeps its room."""
+        try:
+            path.unlink(missing_ok=True)
+        except OSError as error:
+            _log.warning("disk_file_stays", reason=error.strerror)
+            return
+        with self._lock:
+            self._num_files -= 1
+
+
+def _remove_folder(folder: Path) -> None:
+    try:
+        folder.rmdir()
+    except OSError as error:  # holds a file that stays, or one that another thread is about to unlink
+        _log.info("disk_folder_stays", reason=error.strerror)
