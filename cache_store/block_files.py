@@ -13,7 +13,7 @@ from __future__ import annotations
 import contextlib
 import shutil
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from itertools import count
@@ -33,8 +33,13 @@ _log = structlog.get_logger(__name__)
 class _DomainFiles:
     folder: Path
     seal: BlockSeal = field(default_factory=BlockSeal)
-    files: dict[BlockName, Path | None] = field(default_factory=dict)
-    """None: being written or unlinked."""
+    files: dict[BlockName, int] = field(default_factory=dict)
+    """Numbers of the files that can be read."""
+    changing: set[BlockName] = field(default_factory=set)
+    """Their files are being written or unlinked."""
+
+    def path(self, number: int) -> Path:
+        return self.folder / str(number)
 
 
 class BlockFiles:
@@ -98,33 +103,34 @@ class BlockFiles:
         """
         if len(target) != self._block_bytes:
             raise ValueError(f"a block has {self._block_bytes} bytes, not {len(target)}")
-        domain, path = self._find(name)
+        domain, number = self._find(name)
         try:
             with self._read_lock:
                 head = bytearray(head_bytes(name, self._block_bytes))
-                file_io.read(path, (head, self._sealed_in))
+                file_io.read(domain.path(number), (head, self._sealed_in))
                 domain.seal.open(name, head, self._sealed_in, target)
         except FileNotFoundError:
-            self._forget(domain, name, path)
+            self._forget(domain, name, number)
             raise NotStoredError("a block has gone from disk") from None
         except OSError as error:
-            self._forget(domain, name, path)
+            self._forget(domain, name, number)
             raise CorruptDataError(f"a block cannot be read from disk: {error.strerror}") from error
         except CorruptDataError:
-            self._forget(domain, name, path)
+            self._forget(domain, name, number)
             raise
 
     def prefetch(self, names: Sequence[BlockName]) -> None:
         """Has the system fetch blocks that will be read soon. Those that are not there are passed over."""
         for name in names:
             with contextlib.suppress(NotStoredError, OSError):  # their reads will tell
-                file_io.prefetch(self._find(name)[1])
+                domain, number = self._find(name)
+                file_io.prefetch(domain.path(number))
 
     def remove(self, name: BlockName) -> None:
         """Removes a block; nothing where it is not there. With the last one of a domain goes its key."""
         with contextlib.suppress(NotStoredError):
-            domain, path = self._find(name)
-            self._forget(domain, name, path)
+            domain, number = self._find(name)
+            self._forget(domain, name, number)
 
     def remove_domain(self, root: bytes) -> None:
         """Makes all blocks of a domain unreadable, at once and for good. Files are unlinked in the background."""
@@ -132,9 +138,8 @@ class BlockFiles:
             domain = self._domains.pop(root, None)
             self._sweeps = [sweep for sweep in self._sweeps if not sweep.done() or sweep.exception()]
             if domain:
-                paths = [path for path in domain.files.values() if path]
-                domain.files = {name: None for name, path in domain.files.items() if path is None}
-                self._sweeps.append(self._sweeper.submit(self._sweep, domain.folder, paths))
+                files, domain.files = domain.files, {}
+                self._sweeps.append(self._sweeper.submit(self._sweep, domain, files.values()))
 
     def wait_swept(self, timeout_s: float) -> bool:
         """Waits until the files of removed domains are unlinked; False where the time was too short."""
@@ -155,33 +160,34 @@ class BlockFiles:
     def check_invariants(self) -> None:
         """The list of files and the folders agree. To be called while nothing else is."""
         with self._lock:
-            listed = {path for domain in self._domains.values() for path in domain.files.values()}
-            assert None not in listed
-            assert all(domain.files for domain in self._domains.values())
-            folders = [domain.folder for domain in self._domains.values()]
-            assert {path for folder in folders for path in folder.iterdir()} == listed
+            domains = tuple(self._domains.values())
+            assert not any(domain.changing for domain in domains)
+            assert all(domain.files for domain in domains)
+            listed = {domain.path(number) for domain in domains for number in domain.files.values()}
+            assert {path for domain in domains for path in domain.folder.iterdir()} == listed
             assert not list(self._incoming.iterdir())
             is_swept = all(sweep.done() for sweep in self._sweeps)
             assert len(listed) <= self._num_files <= self._max_blocks
             assert not is_swept or len(listed) == self._num_files
 
-    def _find(self, name: BlockName) -> tuple[_DomainFiles, Path]:
+    def _find(self, name: BlockName) -> tuple[_DomainFiles, int]:
         with self._lock:
             domain = self._domains.get(name.root)
-            path = domain.files.get(name) if domain else None
-            if domain is None or path is None:
+            number = domain.files.get(name) if domain else None
+            if domain is None or number is None:
                 raise NotStoredError("there is no such block on disk")
-            return domain, path
+            return domain, number
 
     def _write(self, name: BlockName, data: bytes | Buffer) -> None:
         domain = self._reserve(name)
-        incoming = self._incoming / str(next(self._numbers))
+        number = next(self._numbers)
+        incoming = self._incoming / str(number)
         try:
             head = domain.seal.seal(name, data, self._sealed_out)
             file_io.write(incoming, (head, self._sealed_out))
-            self._admit(domain, name, incoming)
+            self._admit(domain, name, number, incoming)
         except BaseException:
-            self._drop_file(domain, name, incoming)
+            self._give_back(domain, name, incoming)
             raise
 
     def _reserve(self, name: BlockName) -> _DomainFiles:
@@ -199,38 +205,41 @@ class BlockFiles:
                 domain = _DomainFiles(self._folder / str(next(self._numbers)))
                 domain.folder.mkdir(mode=file_io.FOLDER_MODE)
                 self._domains[name.root] = domain
-            domain.files[name] = None
+            domain.changing.add(name)
             self._num_files += 1
             return domain
 
-    def _admit(self, domain: _DomainFiles, name: BlockName, incoming: Path) -> None:
+    def _admit(self, domain: _DomainFiles, name: BlockName, number: int, incoming: Path) -> None:
         with self._lock:
             if self._domains.get(name.root) is not domain:
                 raise StorageError("the domain of a block was removed while it was written")
-            domain.files[name] = incoming.rename(domain.folder / incoming.name)
+            incoming.rename(domain.path(number))
+            domain.changing.remove(name)
+            domain.files[name] = number
 
-    def _forget(self, domain: _DomainFiles, name: BlockName, path: Path) -> None:
+    def _forget(self, domain: _DomainFiles, name: BlockName, number: int) -> None:
         with self._lock:
-            if domain.files.get(name) != path:
+            if domain.files.get(name) != number:
                 return  # another thread was faster
-            domain.files[name] = None  # keeps the domain until its file has gone
-        self._drop_file(domain, name, path)
+            del domain.files[name]
+            domain.changing.add(name)
+        self._give_back(domain, name, domain.path(number))
 
-    def _drop_file(self, domain: _DomainFiles, name: BlockName, path: Path) -> None:
-        """Unlinks the file of a name under which none can be read, and gives the name back."""
+    def _give_back(self, domain: _DomainFiles, name: BlockName, path: Path) -> None:
+        """Unlinks the file of a name that is changing; with the last name goes the domain."""
         self._unlink(path)
         with self._lock:
-            del domain.files[name]
-            if not domain.files and self._domains.get(name.root) is domain:
+            domain.changing.remove(name)
+            if not domain.files and not domain.changing and self._domains.get(name.root) is domain:
                 del self._domains[name.root]
                 _remove_folder(domain.folder)
 
-    def _sweep(self, folder: Path, paths: Sequence[Path]) -> None:
-        for path in paths:
+    def _sweep(self, domain: _DomainFiles, numbers: Iterable[int]) -> None:
+        for number in numbers:
             if self._is_closed:
                 return  # all is removed at once
-            self._unlink(path)
-        _remove_folder(folder)
+            self._unlink(domain.path(number))
+        _remove_folder(domain.folder)
 
     def _unlink(self, path: Path) -> None:
         """A file that stays keeps its room."""

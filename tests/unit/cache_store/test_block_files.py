@@ -280,6 +280,20 @@ def test_a_write_that_the_system_ends_halfway_leaves_nothing(files: BlockFiles, 
     assert (files.read(ONE), files.read(TWO)) == (block(1), block(2))
 
 
+def test_a_file_that_cannot_be_unlinked_keeps_its_room(files: BlockFiles, folder: Path) -> None:
+    files.write(ONE, block(1))
+    path = only_file(folder)
+    path.unlink()
+    path.mkdir()
+    files.remove_domain(ONE.root)
+    assert files.wait_swept(10)
+    assert files.num_files == 1
+    with pytest.raises(NotStoredError):
+        files.read(ONE)
+    files.write(ONE, block(2))
+    assert files.read(ONE) == block(2)
+
+
 def test_others_cannot_look_into_it(files: BlockFiles, folder: Path) -> None:
     files.write(ONE, block(1))
     paths = [folder, *folder.rglob("*")]
