@@ -89,12 +89,6 @@ class BlockFiles:
             except OSError as error:
                 raise StorageError(f"a block cannot be written to disk: {error.strerror}") from error
 
-    def read(self, name: BlockName) -> bytes:
-        """The block's bytes, which `read_into` copies once less. Raises the same."""
-        data = bytearray(self._block_bytes)
-        self.read_into(name, data)
-        return bytes(data)
-
     def read_into(self, name: BlockName, target: Buffer) -> None:
         """Fills `target`, of `block_bytes` bytes.
 

@@ -43,6 +43,12 @@ def files(folder: Path) -> Iterator[BlockFiles]:
     assert not folder.exists()
 
 
+def read(files: BlockFiles, name: BlockName, size: int = SIZE) -> bytes:
+    target = bytearray(size)
+    files.read_into(name, target)
+    return bytes(target)
+
+
 def stored(folder: Path) -> list[Path]:
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
@@ -55,14 +61,14 @@ def only_file(folder: Path) -> Path:
 def test_blocks_come_back_under_their_names(files: BlockFiles) -> None:
     for number, name in enumerate((ONE, TWO, OTHER)):
         files.write(name, block(number))
-    assert [files.read(name) for name in (ONE, TWO, OTHER)] == [block(0), block(1), block(2)]
+    assert [read(files, name) for name in (ONE, TWO, OTHER)] == [block(0), block(1), block(2)]
     files.check_invariants()
 
 
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview])
 def test_any_buffer_is_written(files: BlockFiles, kind: type) -> None:
     files.write(ONE, kind(block(7)))
-    assert files.read(ONE) == block(7)
+    assert read(files, ONE) == block(7)
 
 
 def test_a_part_of_a_pool_is_filled_in_place(files: BlockFiles) -> None:
@@ -75,8 +81,8 @@ def test_a_part_of_a_pool_is_filled_in_place(files: BlockFiles) -> None:
 def test_a_block_of_another_domain_is_not_there(files: BlockFiles) -> None:
     files.write(ONE, block(1))
     with pytest.raises(NotStoredError):
-        files.read(OTHER)
-    assert files.read(ONE) == block(1)
+        read(files, OTHER)
+    assert read(files, ONE) == block(1)
 
 
 def test_colliding_digests_are_two_blocks(files: BlockFiles) -> None:
@@ -84,9 +90,9 @@ def test_colliding_digests_are_two_blocks(files: BlockFiles) -> None:
     twin = BlockName(ONE.root, ONE.parent, ONE.digest, ONE.tokens, number=99)
     files.write(ONE, block(1))
     files.write(twin, block(2))
-    assert (files.read(ONE), files.read(twin)) == (block(1), block(2))
+    assert (read(files, ONE), read(files, twin)) == (block(1), block(2))
     files.remove(twin)
-    assert files.read(ONE) == block(1)
+    assert read(files, ONE) == block(1)
 
 
 def test_what_is_removed_is_not_there(files: BlockFiles, folder: Path) -> None:
@@ -95,8 +101,8 @@ def test_what_is_removed_is_not_there(files: BlockFiles, folder: Path) -> None:
     files.remove(ONE)
     files.remove(ONE)
     with pytest.raises(NotStoredError):
-        files.read(ONE)
-    assert files.read(TWO) == block(2)
+        read(files, ONE)
+    assert read(files, TWO) == block(2)
     assert len(stored(folder)) == files.num_files == 1
     files.check_invariants()
 
@@ -104,7 +110,7 @@ def test_what_is_removed_is_not_there(files: BlockFiles, folder: Path) -> None:
 def test_writing_again_replaces(files: BlockFiles, folder: Path) -> None:
     files.write(ONE, block(1))
     files.write(ONE, block(2))
-    assert files.read(ONE) == block(2)
+    assert read(files, ONE) == block(2)
     assert len(stored(folder)) == files.num_files == 1
 
 
@@ -114,8 +120,8 @@ def test_a_removed_domain_is_gone_and_another_stays(files: BlockFiles, folder: P
     files.remove_domain(ONE.root)
     for name in (ONE, TWO):
         with pytest.raises(NotStoredError):
-            files.read(name)
-    assert files.read(OTHER) == block(1)
+            read(files, name)
+    assert read(files, OTHER) == block(1)
     assert files.wait_swept(10)
     assert len(stored(folder)) == files.num_files == 1
     files.check_invariants()
@@ -132,10 +138,10 @@ def test_a_key_is_never_used_again(files: BlockFiles, folder: Path, removal: str
     else:
         files.remove(ONE)
     files.write(ONE, block(2))
-    assert files.read(ONE) == block(2)
+    assert read(files, ONE) == block(2)
     only_file(folder).write_bytes(kept)
     with pytest.raises(CorruptDataError):
-        files.read(ONE)
+        read(files, ONE)
 
 
 @settings(max_examples=50, deadline=None)
@@ -150,10 +156,10 @@ def test_a_write_that_was_cut_at_any_byte_is_a_miss(data: st.DataObject) -> None
         (path,) = set(stored(folder)) - {path}
         os.truncate(path, data.draw(st.integers(0, path.stat().st_size - 1)))
         with pytest.raises(CorruptDataError):
-            files.read(OTHER)
+            read(files, OTHER)
         with pytest.raises(NotStoredError):
-            files.read(OTHER)
-        assert files.read(ONE) == block(1)
+            read(files, OTHER)
+        assert read(files, ONE) == block(1)
         files.check_invariants()
         files.close()
 
@@ -172,7 +178,7 @@ def test_any_other_content_is_a_miss_and_goes(data: st.DataObject) -> None:
         changed[index] ^= data.draw(st.integers(1, 255))
         path.write_bytes(data.draw(st.sampled_from([bytes(changed), good + b"x", os.urandom(len(good)), b""])))
         with pytest.raises(CorruptDataError):
-            files.read(ONE)
+            read(files, ONE)
         assert stored(folder) == []
         files.check_invariants()
         files.close()
@@ -200,7 +206,7 @@ def test_odd_names_and_sizes(names: list[BlockName], size: int) -> None:
         files = BlockFiles(Path(parent) / "blocks", size, 8)
         for number, name in enumerate(names):
             files.write(name, block(number, size))
-        assert [files.read(name) for name in names] == [block(number, size) for number in range(len(names))]
+        assert [read(files, name, size) for name in names] == [block(number, size) for number in range(len(names))]
         files.check_invariants()
         files.close()
 
@@ -214,7 +220,7 @@ def test_exchanged_files_are_misses(files: BlockFiles, folder: Path) -> None:
     second.write_bytes(content)
     for name in (ONE, TWO):
         with pytest.raises(CorruptDataError, match="another one"):
-            files.read(name)
+            read(files, name)
     assert stored(folder) == []
 
 
@@ -225,8 +231,8 @@ def test_another_domains_file_is_a_miss(files: BlockFiles, folder: Path) -> None
     (theirs,) = set(stored(folder)) - {mine}
     mine.write_bytes(theirs.read_bytes())
     with pytest.raises(CorruptDataError):
-        files.read(ONE)
-    assert files.read(OTHER) == block(2)
+        read(files, ONE)
+    assert read(files, OTHER) == block(2)
 
 
 @pytest.mark.parametrize("kind", ["missing", "folder", "link"])
@@ -239,9 +245,9 @@ def test_what_is_no_file_any_more_is_a_miss(files: BlockFiles, folder: Path, kin
     elif kind == "link":
         path.symlink_to(moved)
     with pytest.raises(NotStoredError if kind == "missing" else CorruptDataError):
-        files.read(ONE)
+        read(files, ONE)
     with pytest.raises(NotStoredError):
-        files.read(ONE)
+        read(files, ONE)
 
 
 def test_it_takes_no_more_than_it_may(files: BlockFiles) -> None:
@@ -253,7 +259,7 @@ def test_it_takes_no_more_than_it_may(files: BlockFiles) -> None:
     files.check_invariants()
     files.remove(names[0])
     files.write(names[8], block(3))
-    assert files.read(names[8]) == block(3)
+    assert read(files, names[8]) == block(3)
 
 
 def test_a_block_of_another_size_is_an_error_of_the_caller(files: BlockFiles) -> None:
@@ -277,7 +283,7 @@ def test_a_write_that_the_system_ends_halfway_leaves_nothing(files: BlockFiles, 
     assert len(stored(folder)) == files.num_files == 1
     files.check_invariants()
     files.write(TWO, block(2))
-    assert (files.read(ONE), files.read(TWO)) == (block(1), block(2))
+    assert (read(files, ONE), read(files, TWO)) == (block(1), block(2))
 
 
 def test_a_file_that_cannot_be_unlinked_keeps_its_room(files: BlockFiles, folder: Path) -> None:
@@ -289,9 +295,9 @@ def test_a_file_that_cannot_be_unlinked_keeps_its_room(files: BlockFiles, folder
     assert files.wait_swept(10)
     assert files.num_files == 1
     with pytest.raises(NotStoredError):
-        files.read(ONE)
+        read(files, ONE)
     files.write(ONE, block(2))
-    assert files.read(ONE) == block(2)
+    assert read(files, ONE) == block(2)
 
 
 def test_others_cannot_look_into_it(files: BlockFiles, folder: Path) -> None:
@@ -325,7 +331,7 @@ def test_after_its_end_there_is_nothing(folder: Path) -> None:
     files.close()
     assert not folder.exists()
     with pytest.raises(NotStoredError):
-        files.read(TWO)
+        read(files, TWO)
     with pytest.raises(StorageError, match="closed"):
         files.write(ONE, block(1))
     files.remove_domain(TWO.root)
@@ -342,18 +348,18 @@ def test_a_process_that_dies_leaves_nothing_that_opens(folder: Path, tmp_path: P
     left = only_file(folder).read_bytes()
     files = BlockFiles(tmp_path / "next", SIZE, 8)
     with pytest.raises(NotStoredError):
-        files.read(ONE)
+        read(files, ONE)
     files.write(ONE, block(2))
     only_file(tmp_path / "next").write_bytes(left)
     with pytest.raises(CorruptDataError):
-        files.read(ONE)
+        read(files, ONE)
     files.close()
 
 
 def test_what_is_expected_soon_can_be_told(files: BlockFiles) -> None:
     files.write(ONE, block(1))
     files.prefetch((ONE, TWO))
-    assert files.read(ONE) == block(1)
+    assert read(files, ONE) == block(1)
 
 
 def test_one_writes_and_removes_while_another_reads(folder: Path) -> None:
@@ -369,7 +375,7 @@ def test_one_writes_and_removes_while_another_reads(folder: Path) -> None:
             while not is_over.is_set():
                 for number, name in enumerate(names):
                     try:
-                        assert files.read(name) == block(number)
+                        assert read(files, name) == block(number)
                         num_read[0] += 1
                     except NotStoredError:
                         pass
