@@ -1,8 +1,8 @@
-"""The quotas as routers publish them to workers: a small head that is polled, and a body that it vouches for.
+"""Quotas and fences as routers publish them to workers: a small head that is polled, and a body that it vouches for.
 
 Both carry a version; the head carries a MAC under the cluster's key and the digest of its body. Whoever cannot make the
-MAC can neither change quotas nor make some up, and an old document that is put back is older than what a worker has
-(`is_newer`). Knows no Redis.
+MAC can neither change quotas and fences nor make some up, and an old document that is put back is older than what a
+worker has (`is_newer`). Knows no Redis.
 """
 
 from __future__ import annotations
@@ -16,10 +16,12 @@ from types import MappingProxyType
 from cache_store.domain import TenantId
 from cache_store.encoding import Field, decode, encode
 from cache_store.errors import CorruptDataError, InvalidRequestError, PreconditionError, VersionError
+from cache_store.fence import FenceTable
+from cache_store.fence_document import read_fences, write_fences
 from cache_store.quota import QuotaTable, TenantQuota, TierShare, check_sum
 from cache_store.tier_kind import TierKind
 
-QUOTA_VERSION = 1
+QUOTA_VERSION = 2
 _MAC_BYTES = 32
 _NUMBERS = struct.Struct("<dd")
 
@@ -44,6 +46,17 @@ class QuotaHead:
 
 
 @dataclass(frozen=True, slots=True)
+class Published:
+    """What a document says, of one generation of the control data."""
+
+    quotas: QuotaTable
+    fences: FenceTable
+
+    def __post_init__(self) -> None:
+        assert self.quotas.generation == self.fences.generation
+
+
+@dataclass(frozen=True, slots=True)
 class QuotaDocument:
     """Head and body as they stand in the store."""
 
@@ -51,10 +64,11 @@ class QuotaDocument:
     body: bytes
 
 
-def write_quotas(cluster_key: bytes, store_id: str, quotas: QuotaTable, publish_unix_s: float) -> QuotaDocument:
-    """The document of `quotas`."""
+def write_published(cluster_key: bytes, store_id: str, published: Published, publish_unix_s: float) -> QuotaDocument:
+    """The document of `published`."""
+    quotas = published.quotas
     entries = (_write_entry(tenant, quota) for tenant, quota in sorted(quotas.quotas.items()))
-    body = encode(QUOTA_VERSION, *entries)
+    body = encode(QUOTA_VERSION, encode(*entries), write_fences(published.fences.fences.values()))
     fields = encode(QUOTA_VERSION, store_id, quotas.generation, round(publish_unix_s * 1000), digest_of(body))
     return QuotaDocument(fields + _mac(cluster_key, fields), body)
 
@@ -70,19 +84,27 @@ def read_head(cluster_key: bytes, data: bytes) -> QuotaHead:
     raise CorruptDataError("the head of the quotas has other fields than this build expects")
 
 
-def read_quotas(head: QuotaHead, body: bytes) -> QuotaTable:
-    """The quotas that `head` vouches for.
+def read_published(head: QuotaHead, body: bytes) -> Published:
+    """What `head` vouches for.
 
     Raises CorruptDataError where `body` is another one or its guarantees exceed a tier, VersionError.
     """
     if not hmac.compare_digest(digest_of(body), head.body_digest):
         raise CorruptDataError("the body of the quotas is not the one that their head names")
+    match _versioned(body):
+        case (bytes(entries), bytes(fences)):
+            quotas = QuotaTable(head.generation, MappingProxyType(_read_quotas(entries)))
+            return Published(quotas, FenceTable(head.generation, read_fences(fences)))
+    raise CorruptDataError("the body of the quotas has other fields than this build expects")
+
+
+def _read_quotas(entries: bytes) -> dict[TenantId, TenantQuota]:
     try:
-        quotas = dict(_read_entry(entry) for entry in _versioned(body))
+        quotas = dict(_read_entry(entry) for entry in decode(entries))
         check_sum(quotas.values())
     except (InvalidRequestError, PreconditionError) as error:
         raise CorruptDataError(f"the quotas cannot be in force: {error}") from error
-    return QuotaTable(head.generation, MappingProxyType(quotas))
+    return quotas
 
 
 def _write_entry(tenant: TenantId, quota: TenantQuota) -> bytes:

@@ -10,15 +10,16 @@ import hashlib
 import hmac
 from dataclasses import dataclass
 
-from cache_store.domain import Domain, Epoch, FormatDigest, TenantId
+from cache_store.domain import Domain, Epoch, FormatDigest, ScopeName, TenantId
 from cache_store.encoding import decode, encode
 from cache_store.errors import CorruptDataError, UnauthenticatedError, VersionError
+from cache_store.fence import FenceOrder
 from cache_store.index import Incarnation
 
-TOKEN_VERSION = 1
+TOKEN_VERSION = 2
 TOKEN_LIFETIME_S = 15.0
 _MAC_BYTES = 32
-_NUM_FIELDS = 9
+_NUM_FIELDS = 14
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,6 +30,11 @@ class RequestClaims:
     request_id: str
     incarnation: Incarnation
     expires_unix_s: float
+    fence_order: FenceOrder
+    """Of the tenant's fence by which the domain was derived."""
+    control_generation: int
+    """Of the control data in which it stood: a tenant that a worker knows nothing of may have been made since, or be
+    deleted."""
 
 
 def sign(cluster_key: bytes, claims: RequestClaims) -> bytes:
@@ -41,9 +47,13 @@ def sign(cluster_key: bytes, claims: RequestClaims) -> bytes:
         domain.partition,
         bytes(domain.kv_format),
         domain.root,
+        domain.model,
+        domain.tenant_epoch,
         claims.request_id,
         claims.incarnation,
         round(claims.expires_unix_s * 1000),
+        *claims.fence_order,
+        claims.control_generation,
     )
     return body + _mac(cluster_key, body)
 
@@ -80,12 +90,26 @@ def _claims(fields: tuple[object, ...]) -> RequestClaims:
             str(partition),
             bytes(kv_format),
             bytes(root),
+            str(model),
+            str(tenant_epoch),
             str(request_id),
             str(incarnation),
             int(expires_ms),
+            int(rotations),
+            int(purges),
+            int(generation),
         ) if len(fields) == _NUM_FIELDS:
-            domain = Domain(TenantId(tenant), Epoch(epoch), partition, FormatDigest(kv_format), root)
-            return RequestClaims(domain, request_id, Incarnation(incarnation), expires_ms / 1000)
+            domain = Domain(
+                tenant=TenantId(tenant),
+                epoch=Epoch(epoch),
+                partition=ScopeName(partition),
+                kv_format=FormatDigest(kv_format),
+                root=root,
+                model=ScopeName(model),
+                tenant_epoch=Epoch(tenant_epoch),
+            )
+            order = (rotations, purges)
+            return RequestClaims(domain, request_id, Incarnation(incarnation), expires_ms / 1000, order, generation)
     raise UnauthenticatedError("the request token has other fields than this build expects")
 
 

@@ -20,6 +20,7 @@ from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
 from cache_store.clock import Clock
 from cache_store.errors import PreconditionError
 from cache_store.events import BlockEvent
+from cache_store.fence import FenceTable
 from cache_store.index import Incarnation
 from cache_store.quota import QuotaTable
 from cache_store.registry import PROTOCOL_VERSION, WorkerRecord
@@ -74,7 +75,7 @@ class WorkerHost:
         self._servicer = WorkerServicer(self._thread, self._model, self._incarnation, config.cluster_key, parts.clock)
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=_server_options(self._model))
-        self._quotas = QuotaWatch(stores.quotas, config.cluster_key, self._set_quotas)
+        self._quotas = QuotaWatch(stores.quotas, config.cluster_key, self._set_quotas, self._set_fences)
         self._publisher = Publisher(stores, self.record)
         self._stores = stores
         self._stop = asyncio.Event()
@@ -169,6 +170,9 @@ class WorkerHost:
 
     async def _set_quotas(self, quotas: QuotaTable) -> None:
         await self._thread.call(lambda engine: engine.set_quotas(quotas), APPLY_TIMEOUT_S)
+
+    async def _set_fences(self, fences: FenceTable) -> None:
+        _log.info("fences_known", generation=fences.generation, num_tenants=len(fences.fences))
 
     def _offer(self, events: Sequence[BlockEvent]) -> None:
         self._publisher.offer(events)

@@ -131,7 +131,9 @@ class PinTable:
     def of(self, domain: Domain) -> tuple[PinInfo, ...]:
         """Pins of the domain's tenant and epoch, whatever their partition; those that end first come first."""
         self.expire()
-        pins = (pin for pin in self._pins.get(domain.tenant, {}).values() if pin.domain.epoch == domain.epoch)
+        pins = (
+            pin for pin in self._pins.get(domain.tenant, {}).values() if pin.domain.tenant_epoch == domain.tenant_epoch
+        )
         return tuple(pin.info for pin in sorted(pins, key=_end_order))
 
     def expire(self) -> None:
@@ -184,7 +186,7 @@ class PinTable:
 
     def _find(self, domain: Domain, pin_id: PinId) -> _Pin | None:
         pin = self._pins.get(domain.tenant, {}).get(pin_id)
-        return None if pin is None or pin.domain.epoch != domain.epoch else pin
+        return None if pin is None or pin.domain.tenant_epoch != domain.tenant_epoch else pin
 
     def _all(self) -> Iterator[_Pin]:
         return chain.from_iterable(pins.values() for pins in self._pins.values())
@@ -196,7 +198,7 @@ class PinTable:
         """
         if self._exceeds(domain.tenant, blocks):
             for pin in list(self._pins.get(domain.tenant, {}).values()):
-                if pin.domain.epoch != domain.epoch:
+                if pin.domain.tenant_epoch != domain.tenant_epoch:
                     self._end(pin)
         if not self._exceeds(domain.tenant, blocks):
             return

@@ -1,9 +1,9 @@
-"""Follows the quotas that routers publish and hands them to the engine.
+"""Follows the quotas and fences that routers publish and hands them to the engine.
 
-Reads the small head twice a second and the body when the head is new. What does not carry the cluster's MAC, is of
-another version or is not newer than what is in force (`QuotaHead.is_newer`) changes nothing: a guarantee is not taken
-away by a forged or an old document, nor by a store that is away. Runs on the worker's event loop, which owns the state.
-Knows no Redis and no engine.
+Reads the small head twice a second and the body when the head names another one. What does not carry the cluster's MAC,
+is of another version or is not newer than what is in force (`QuotaHead.is_newer`) changes nothing: a guarantee is not
+taken away, nor a purge undone, by a forged or an old document or by a store that is away. Runs on the worker's event
+loop, which owns the state. Knows no Redis and no engine.
 """
 
 from __future__ import annotations
@@ -15,8 +15,9 @@ from typing import Protocol
 import structlog
 
 from cache_store.errors import CorruptDataError, StemcacheError, VersionError
+from cache_store.fence import FenceTable
 from cache_store.quota import QuotaTable
-from cache_store.quota_document import QuotaDocument, QuotaHead, read_head, read_quotas
+from cache_store.quota_document import QuotaDocument, QuotaHead, read_head, read_published
 from cache_store.registry import RENEW_S
 
 APPLY_TIMEOUT_S = 30.0
@@ -45,12 +46,14 @@ class QuotaWatch:
         source: QuotaSource,
         cluster_key: bytes,
         set_quotas: Callable[[QuotaTable], Awaitable[None]],
+        set_fences: Callable[[FenceTable], Awaitable[None]],
         poll_s: float = RENEW_S,
     ) -> None:
-        """`set_quotas` returns when they are in force; it may raise a StemcacheError or TimeoutError."""
+        """The setters return when it is in force; they may raise a StemcacheError or TimeoutError."""
         self._source = source
         self._cluster_key = cluster_key
         self._set_quotas = set_quotas
+        self._set_fences = set_fences
         self._poll_s = poll_s
         self._seen = b""
         self._in_force: QuotaHead | None = None
@@ -77,12 +80,25 @@ class QuotaWatch:
     async def poll(self) -> None:
         """Looks once. What could not be read or handed on is looked at again, what is refused only once."""
         try:
-            if await self._source.read_head() != self._seen:
+            head = await self._source.read_head()
+            if head != self._seen and not self._is_refreshed(head):
                 await self._take(await self._source.read())
         except (StemcacheError, TimeoutError) as error:
             self._note(str(error) or "the engine did not come to it in time")
             return
         self._note(None)
+
+    def _is_refreshed(self, data: bytes) -> bool:
+        """Takes a newer head of the body that is in force; whether it was that."""
+        try:
+            head = read_head(self._cluster_key, data)
+        except (CorruptDataError, VersionError):
+            return False
+        if self._in_force is None or head.body_digest != self._in_force.body_digest or not self._is_news(head):
+            return False
+        self._note_in_force(head)
+        self._seen = data
+        return True
 
     async def _take(self, document: QuotaDocument | None) -> None:
         if document is None:
@@ -103,11 +119,13 @@ class QuotaWatch:
         return head.is_newer(self._in_force) and head.generation >= self._known.get(head.store_id, 0)
 
     async def _use(self, head: QuotaHead, body: bytes) -> None:
-        before = self._in_force
-        if before is None or before.body_digest != head.body_digest:
-            quotas = await asyncio.to_thread(read_quotas, head, body)  # thousands of tenants take a while
-            await self._set_quotas(quotas)
-            _log.info("quotas_in_force", generation=head.generation, num_tenants=len(quotas.quotas))
+        published = await asyncio.to_thread(read_published, head, body)  # thousands of tenants take a while
+        await self._set_fences(published.fences)
+        await self._set_quotas(published.quotas)
+        _log.info("quotas_in_force", generation=head.generation, num_tenants=len(published.fences.fences))
+        self._note_in_force(head)
+
+    def _note_in_force(self, head: QuotaHead) -> None:
         self._in_force = head
         self._known[head.store_id] = head.generation
 

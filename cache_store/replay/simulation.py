@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 
 from cache_store.block_pool import BlockPool
 from cache_store.clock import ManualClock
-from cache_store.domain import Domain, Epoch, FormatDigest, TenantId
+from cache_store.domain import Domain, Epoch, FormatDigest, TenantId, derive_domain
 from cache_store.groups import CacheGeometry, CacheGroup, GroupKind
 from cache_store.ledger import PolicyMaker
 from cache_store.policy import Outcome
@@ -199,8 +199,8 @@ def _end_s(tenants: Sequence[TraceTenant]) -> float:
 
 
 def _domain(name: str) -> Domain:
-    root = hashlib.blake2b(name.encode(), digest_size=32, person=b"sc-replay").digest()
-    return Domain(TenantId(name), Epoch("replay"), "", FormatDigest(bytes(16)), root)
+    secret = hashlib.blake2b(name.encode(), digest_size=32, person=b"sc-replay").digest()
+    return derive_domain(secret, TenantId(name), Epoch("replay"), "", FormatDigest(bytes(16)))
 
 
 def _share_of(name: str, session: int) -> float:

@@ -170,11 +170,14 @@ class Attempt:
         )
 
     def _claims(self) -> RequestClaims:
+        known = self._job.plan.known
         return RequestClaims(
             domain=self._job.plan.domains[self._worker.kv_format],
             request_id=self._job.request_id,
             incarnation=self._worker.incarnation,
             expires_unix_s=self._clock.unix_s() + TOKEN_LIFETIME_S,
+            fence_order=known.tenant.fence.order,
+            control_generation=known.generation,
         )
 
     def _sampling(self) -> worker_pb2.TokenSampling:

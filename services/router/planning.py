@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from cache_store.digest import chain
-from cache_store.domain import Domain, FormatDigest, derive_domain
+from cache_store.domain import Domain, FormatDigest
 from cache_store.errors import InvalidRequestError, NotFoundError, UnavailableError
 from cache_store.index import Incarnation, IndexReader, IndexUnavailableError
 from cache_store.quota import PoolPart
@@ -25,7 +25,7 @@ from services.router.rendezvous import Affinity, affinity
 from services.router.room import answer_room
 from services.router.tokenizers import Tokenizers
 from services.router.validation import check_vocabulary
-from services.tenants.directory import TenantDirectory
+from services.tenants.directory import KnownTenant, TenantDirectory
 from services.tenants.model import Tenant
 
 DEFAULT_MAX_TOKENS = 512
@@ -42,6 +42,8 @@ class Plan:
     max_tokens: int
     seed: int
     cache_mode: CacheMode
+    known: KnownTenant
+    """By which the domains were derived."""
     domains: Mapping[FormatDigest, Domain]
     """Of the tenant's partition, for each KV format among the workers."""
     matched_tokens: Mapping[Incarnation, int]
@@ -90,6 +92,10 @@ class Planner:
             raise UnavailableError(f"no worker serves model {model!r} now", RENEW_S)
         return records
 
+    def latest(self, tenant: Tenant) -> KnownTenant:
+        """The tenant, to derive domains by."""
+        return self._directory.latest(tenant)
+
     def workers(self) -> tuple[WorkerRecord, ...]:
         """All workers, by worker id."""
         return self._view.records()
@@ -107,7 +113,8 @@ class Planner:
         _check_tokens(spec, prompt, workers)
         is_stale = self._directory.is_stale
         cache_mode = CacheMode.BYPASS if is_stale else spec.cache_mode
-        domains = _domains(tenant, spec.partition, workers)
+        known = self.latest(tenant)
+        domains = _domains(known, spec.partition, model, workers)
         matched = {} if cache_mode is CacheMode.BYPASS else await self._lookup(domains, prompt, workers)
         part = self._parts.of(tenant.id)
         return Plan(
@@ -116,6 +123,7 @@ class Planner:
             max_tokens=_max_tokens(spec, part, count(prompt), workers),
             seed=secrets.randbits(_SEED_BITS) if spec.sampling.seed is None else spec.sampling.seed,
             cache_mode=cache_mode,
+            known=known,
             domains=domains,
             matched_tokens=matched or {},
             degraded=is_stale or matched is None or not self._view.is_reachable,
@@ -153,9 +161,10 @@ def _check_tokens(spec: GenerationSpec, prompt: PackedTokens, workers: Sequence[
         )
 
 
-def _domains(tenant: Tenant, partition: str, workers: Sequence[WorkerRecord]) -> Mapping[FormatDigest, Domain]:
-    formats = {worker.kv_format for worker in workers}
-    return {each: derive_domain(tenant.secret, tenant.id, tenant.epoch, partition, each) for each in formats}
+def _domains(
+    known: KnownTenant, partition: str, model: str, workers: Sequence[WorkerRecord]
+) -> Mapping[FormatDigest, Domain]:
+    return {each: known.domain(partition, model, each) for each in {worker.kv_format for worker in workers}}
 
 
 def _affinity(tenant: Tenant, spec: GenerationSpec, prompt: PackedTokens) -> Affinity:

@@ -17,7 +17,7 @@ import structlog
 from stemcache.worker.v1 import worker_pb2
 
 from cache_store.clock import Clock
-from cache_store.domain import Domain, derive_domain
+from cache_store.domain import Domain
 from cache_store.errors import DeadlineError, InvalidRequestError, PreconditionError, UnavailableError, WorkerLostError
 from cache_store.index import Incarnation
 from cache_store.registry import PROTOCOL_VERSION, RENEW_S, WorkerRecord
@@ -181,7 +181,9 @@ class Prefixes:
     async def _ask(
         self, workers: Sequence[WorkerRecord], plan: Plan, question: Ask[_Answer], timeout_s: float | None
     ) -> Answers[_Answer]:
-        return await self._questioner.ask(workers, lambda worker: plan.domains[worker.kv_format], question, timeout_s)
+        return await self._questioner.ask(
+            workers, plan.known, lambda worker: plan.domains[worker.kv_format], question, timeout_s
+        )
 
     async def _ask_everybody(self, tenant: Tenant, question: Ask[_Answer], timeout_s: float | None) -> Answers[_Answer]:
         """Every worker of which this router knows, of all models; a worker that went away counts until it is lost."""
@@ -189,10 +191,12 @@ class Prefixes:
         if not workers:
             raise UnavailableError("no worker is ready yet", RENEW_S)
 
-        def domain_of(worker: WorkerRecord) -> Domain:
-            return derive_domain(tenant.secret, tenant.id, tenant.epoch, "", worker.kv_format)
+        known = self._planner.latest(tenant)
 
-        return await self._questioner.ask(workers, domain_of, question, timeout_s)
+        def domain_of(worker: WorkerRecord) -> Domain:
+            return known.domain("", worker.model, worker.kv_format)
+
+        return await self._questioner.ask(workers, known, domain_of, question, timeout_s)
 
 
 def _pin_question(pin: PinRecord, plan: Plan) -> Ask[int]:

@@ -17,6 +17,7 @@ from cache_store.errors import StemcacheError
 from cache_store.registry import WorkerRecord
 from cache_store.request_token import TOKEN_LIFETIME_S, RequestClaims, sign
 from services.router.worker_client import WorkerPool, WorkerStub
+from services.tenants.directory import KnownTenant
 
 WAIT_S = 12.0
 """For a worker's answer: it may compute a step before it answers."""
@@ -54,15 +55,16 @@ class Questioner:
     async def ask(
         self,
         workers: Sequence[WorkerRecord],
+        known: KnownTenant,
         domain_of: Callable[[WorkerRecord], Domain],
         question: Ask[Answer],
         timeout_s: float | None,
     ) -> Answers[Answer]:
-        """All of them at once. An error of one is no error of the others."""
+        """All of them at once, with domains derived by `known`. An error of one is no error of the others."""
         wait_s = WAIT_S if timeout_s is None else max(0.0, min(WAIT_S, timeout_s))
 
         async def ask_one(worker: WorkerRecord) -> Answer | StemcacheError:
-            token = self._token(worker, domain_of(worker))
+            token = self._token(worker, known, domain_of(worker))
             try:
                 return await self._pool.ask(worker, lambda stub: question(stub, token, wait_s))
             except StemcacheError as error:
@@ -80,11 +82,13 @@ class Questioner:
                 given.append((worker, result))
         return Answers(tuple(given), tuple(errors))
 
-    def _token(self, worker: WorkerRecord, domain: Domain) -> bytes:
+    def _token(self, worker: WorkerRecord, known: KnownTenant, domain: Domain) -> bytes:
         claims = RequestClaims(
             domain=domain,
             request_id=uuid.uuid4().hex,
             incarnation=worker.incarnation,
             expires_unix_s=self._clock.unix_s() + TOKEN_LIFETIME_S,
+            fence_order=known.tenant.fence.order,
+            control_generation=known.generation,
         )
         return sign(self._cluster_key, claims)

@@ -10,8 +10,9 @@ import math
 from dataclasses import dataclass
 
 from cache_store.clock import Clock
-from cache_store.domain import TenantId
+from cache_store.domain import Domain, FormatDigest, TenantId
 from cache_store.errors import UnauthenticatedError, UnavailableError
+from cache_store.fence import derive_fenced_domain
 from services.tenants.api_key import matches, parse
 from services.tenants.model import ApiKey, KeyId, Tenant
 from services.tenants.state import EMPTY_STATE, ControlState
@@ -22,6 +23,18 @@ CONTROL_AGE_BOUND_S = 10.0
 
 _REFUSAL = "the API key is not valid; send `authorization: Bearer sc-...` with a live key of your tenant"
 _NO_HASH = bytes(32)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTenant:
+    """A tenant as of a generation of the control data."""
+
+    tenant: Tenant
+    generation: int
+
+    def domain(self, partition: str, model: str, kv_format: FormatDigest) -> Domain:
+        """What it has cached of a partition and model is in there, and nothing that was purged."""
+        return derive_fenced_domain(self.tenant.secret, self.tenant.fence, partition, model, kv_format)
 
 
 @dataclass(frozen=True)
@@ -62,6 +75,11 @@ class TenantDirectory:
     def tenant_by_id(self, tenant_id: TenantId) -> Tenant | None:
         """None where it does not live."""
         return self._view.state.table.tenants.get(tenant_id)
+
+    def latest(self, tenant: Tenant) -> KnownTenant:
+        """The tenant as it is now: its cache may have been purged since a call began. One that was deleted stays as it
+        was; whoever gets its domain knows that by the generation."""
+        return KnownTenant(self._view.state.table.tenants.get(tenant.id, tenant), self.generation)
 
     @property
     def is_ready(self) -> bool:

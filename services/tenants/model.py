@@ -5,11 +5,14 @@ from __future__ import annotations
 import re
 import secrets
 import uuid
+from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import NewType
 
 from cache_store.domain import SECRET_BYTES, Epoch, TenantId
 from cache_store.errors import InvalidRequestError
+from cache_store.fence import Fence, Mark, Scope
 from cache_store.quota import DEFAULT_QUOTA, TenantQuota
 
 KeyId = NewType("KeyId", str)
@@ -67,6 +70,13 @@ class Tenant:
     """Changes of quota and limits: of two states of a tenant those of the one with more are the newer."""
     quota_unix_s: float = 0.0
     """When they were last changed; 0 where they never were."""
+    marks: Mapping[Scope, Mark] = field(default_factory=lambda: MappingProxyType({}))
+    """Partitions and models that were purged in this epoch."""
+
+    @property
+    def fence(self) -> Fence:
+        """Up to where its cache was purged."""
+        return Fence(self.id, self.epoch, self.epoch_number, self.marks)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +106,11 @@ def new_tenant(name: str, now_unix_s: float) -> Tenant:
 def new_epoch() -> Epoch:
     """128 random bits: never the same twice."""
     return Epoch(secrets.token_hex(16))
+
+
+def new_mark_value() -> str:
+    """128 random bits: never the same twice."""
+    return secrets.token_hex(16)
 
 
 def checked_name(name: str) -> str:

@@ -1,20 +1,22 @@
-"""Publishes the quotas that are in force, so that workers learn them: whenever what stands there is missing, older than
-what this router knows, or has not been refreshed for a while.
+"""Publishes the quotas that are in force and the fences of all tenants, so that workers learn them.
 
-Every router does it, and one of them is enough. A router whose control data is stale leaves it to the others. One event
-loop owns the state. Knows no Redis.
+It does so whenever what stands there is missing, older than what this router knows, or has not been refreshed for a
+while. Every router does it, and one of them is enough. A router whose control data is stale leaves it to the others.
+One event loop owns the state. Knows no Redis.
 """
 
 from __future__ import annotations
 
 import asyncio
+from types import MappingProxyType
 from typing import Protocol
 
 import structlog
 
 from cache_store.clock import Clock
 from cache_store.errors import CorruptDataError, UnavailableError, VersionError
-from cache_store.quota_document import QUOTA_VERSION, QuotaDocument, read_head, write_quotas
+from cache_store.fence import FenceTable
+from cache_store.quota_document import QUOTA_VERSION, Published, QuotaDocument, read_head, write_published
 from services.tenants.directory import TenantDirectory
 from services.tenants.guarantees import quotas_in_force, shortfalls
 from services.tenants.state import ControlState
@@ -79,7 +81,8 @@ class QuotaPublisher:
         _log.debug("quotas_published", generation=state.generation)
 
     def _document(self, state: ControlState, store_id: str) -> QuotaDocument:
-        return write_quotas(self._cluster_key, store_id, quotas_in_force(state), self._clock.unix_s())
+        published = Published(quotas_in_force(state), fences_of(state))
+        return write_published(self._cluster_key, store_id, published, self._clock.unix_s())
 
     def _is_due(self, raw: bytes, generation: int, store_id: str) -> bool:
         if not raw:
@@ -116,3 +119,9 @@ class QuotaPublisher:
         if problem is None and self._problem is not None:
             _log.info("quotas_published_again")
         self._problem = problem
+
+
+def fences_of(state: ControlState) -> FenceTable:
+    """Up to where the cache of each living tenant was purged."""
+    fences = {tenant.id: tenant.fence for tenant in state.table.tenants.values()}
+    return FenceTable(state.generation, MappingProxyType(fences))

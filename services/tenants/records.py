@@ -7,10 +7,12 @@ here, and only here.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from cache_store.domain import Epoch, TenantId
 from cache_store.errors import CorruptDataError
 from services.tenants.fields import Fields, JsonObject, to_base64
+from services.tenants.mark_record import mark_fields, marks_of
 from services.tenants.master_key import MasterKey
 from services.tenants.model import ApiKey, KeyId, Tenant
 from services.tenants.quota_record import terms_fields, with_terms_of
@@ -21,6 +23,9 @@ Entry = Tenant | ApiKey | None
 
 _SCHEMA_OF_QUOTAS = 2
 """The first one in which tenants have quotas and limits."""
+
+_SCHEMA_OF_MARKS = 3
+"""The first one in which parts of a tenant's cache were purged."""
 
 _TENANT, _KEY, _DELETED = "tenant:", "key:", "deleted:"
 
@@ -45,6 +50,7 @@ def seal(entry: Entry, master: MasterKey) -> JsonObject:
                 "create_unix_s": entry.create_unix_s,
                 "epoch_unix_s": entry.epoch_unix_s,
                 "terms": terms_fields(entry),
+                "marks": mark_fields(entry.marks),
             }
         case ApiKey():
             return {
@@ -60,8 +66,7 @@ def seal(entry: Entry, master: MasterKey) -> JsonObject:
 def unseal(name: str, fields: Fields, master: MasterKey, schema: int) -> Entry:
     """The entry of a record of that schema. Raises CorruptDataError."""
     if name.startswith(_TENANT):
-        tenant = _tenant(TenantId(name.removeprefix(_TENANT)), fields, master)
-        return tenant if schema < _SCHEMA_OF_QUOTAS else with_terms_of(fields.fields("terms"), tenant)
+        return _tenant(TenantId(name.removeprefix(_TENANT)), fields, master, schema)
     if name.startswith(_KEY):
         return _key(KeyId(name.removeprefix(_KEY)), fields)
     if name.startswith(_DELETED):
@@ -82,8 +87,8 @@ def table_from(found: Mapping[str, Entry], what: str) -> ControlTable:
     return table
 
 
-def _tenant(tenant_id: TenantId, fields: Fields, master: MasterKey) -> Tenant:
-    return Tenant(
+def _tenant(tenant_id: TenantId, fields: Fields, master: MasterKey, schema: int) -> Tenant:
+    tenant = Tenant(
         id=tenant_id,
         name=fields.text("name"),
         epoch=Epoch(fields.text("epoch")),
@@ -92,6 +97,11 @@ def _tenant(tenant_id: TenantId, fields: Fields, master: MasterKey) -> Tenant:
         create_unix_s=fields.number("create_unix_s"),
         epoch_unix_s=fields.number("epoch_unix_s"),
     )
+    if schema >= _SCHEMA_OF_QUOTAS:
+        tenant = with_terms_of(fields.fields("terms"), tenant)
+    if schema >= _SCHEMA_OF_MARKS:
+        tenant = replace(tenant, marks=marks_of(fields.fields("marks")))
+    return tenant
 
 
 def _key(key_id: KeyId, fields: Fields) -> ApiKey:

@@ -21,6 +21,7 @@ from redis.exceptions import RedisError, ResponseError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 
 from cache_store.clock import Clock
+from cache_store.domain import TenantId
 from cache_store.errors import (
     AlreadyExistsError,
     CorruptDataError,
@@ -35,6 +36,7 @@ from services.tenants.document import DocumentKind, read_document, write_documen
 from services.tenants.fields import parse_object, to_json
 from services.tenants.master_key import MasterKey
 from services.tenants.model import KeyId, Tenant, new_epoch, new_tenant
+from services.tenants.purge import PurgeScope, new_purge
 from services.tenants.quota_change import NO_CHANGE, QuotaChange, with_terms
 from services.tenants.records import Entry, entries, seal, table_from, unseal
 from services.tenants.state import EMPTY_STATE, ControlState, next_head, parse_head, require_master
@@ -45,6 +47,7 @@ from services.tenants.table import (
     delete_tenant,
     join,
     name_conflicts,
+    purge_tenant,
     revoke_key,
     rotate_epoch,
     set_quota,
@@ -133,9 +136,10 @@ class ControlStore:
         change = await self._change(lambda table: add_tenant(table, tenant))
         return Committed(tenant, change.after)
 
-    async def delete_tenant(self, name: str) -> Committed[None]:
-        """Ends a tenant and its keys. Raises NotFoundError."""
-        return Committed(None, (await self._change(lambda table: delete_tenant(table, name))).after)
+    async def delete_tenant(self, name: str) -> Committed[TenantId]:
+        """Ends a tenant and its keys; which one it was. Raises NotFoundError."""
+        change = await self._change(lambda table: delete_tenant(table, name))
+        return Committed(change.before.table.tenant_by_name(name).id, change.after)
 
     async def create_key(self, tenant_name: str) -> Committed[NewApiKey]:
         """Raises NotFoundError, PreconditionError where the tenant has two live keys."""
@@ -157,6 +161,12 @@ class ControlStore:
         epoch, now_s = new_epoch(), self._clock.unix_s()
         after = (await self._change(lambda table: rotate_epoch(table, tenant_name, epoch, now_s))).after
         return Committed(after.table.tenant_by_name(tenant_name), after)
+
+    async def purge(self, tenant: TenantId, scope: PurgeScope) -> Committed[Tenant]:
+        """Makes unreachable what a tenant has in `scope`. Raises NotFoundError."""
+        change = new_purge(scope, self._clock.unix_s())
+        after = (await self._change(lambda table: purge_tenant(table, tenant, change))).after
+        return Committed(after.table.tenants[tenant], after)
 
     async def set_quota(self, tenant_name: str, change: QuotaChange) -> Committed[Tenant]:
         """Changes quota and limits of a tenant, against all others at the moment of the write.

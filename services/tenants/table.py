@@ -17,6 +17,7 @@ from cache_store.domain import SECRET_BYTES, Epoch, TenantId
 from cache_store.errors import AlreadyExistsError, NotFoundError, PreconditionError
 from cache_store.quota import DEFAULT_QUOTA, check_raise
 from services.tenants.model import MAX_LIVE_KEYS, ApiKey, KeyId, Tenant
+from services.tenants.purge import Purge, joined_marks, purged, rotated
 from services.tenants.quota_change import QuotaChange, changed_limits, changed_quota, quota_order
 
 
@@ -95,8 +96,15 @@ def delete_tenant(table: ControlTable, name: str) -> ControlTable:
 
 def rotate_epoch(table: ControlTable, name: str, epoch: Epoch, now_unix_s: float) -> ControlTable:
     """With another epoch of the tenant. Raises NotFoundError."""
-    old = table.tenant_by_name(name)
-    return _put_tenant(table, replace(old, epoch=epoch, epoch_number=old.epoch_number + 1, epoch_unix_s=now_unix_s))
+    return _put_tenant(table, rotated(table.tenant_by_name(name), epoch, now_unix_s))
+
+
+def purge_tenant(table: ControlTable, tenant_id: TenantId, purge: Purge) -> ControlTable:
+    """With what is in the purge's scope unreachable. Raises NotFoundError."""
+    tenant = table.tenants.get(tenant_id)
+    if tenant is None:
+        raise NotFoundError("the tenant was deleted")
+    return _put_tenant(table, purged(tenant, purge))
 
 
 def set_quota(table: ControlTable, name: str, change: QuotaChange, now_unix_s: float) -> ControlTable:
@@ -154,17 +162,23 @@ def _join_tenant(a: Tenant | None, b: Tenant | None) -> Tenant:
         one = a or b
         assert one is not None
         return one
-    newer = max(a, b, key=lambda tenant: (tenant.epoch_number, tenant.epoch_unix_s, tenant.epoch, tenant.secret))
+    newer = max(a, b, key=_epoch_order)
     terms = max(a, b, key=lambda tenant: (tenant.quota_number, tenant.quota_unix_s, quota_order(tenant)))
     return replace(
         newer,
         # A name changes in one way only: a suffix is added where two tenants came to have the same.
         name=max(a.name, b.name, key=lambda name: (len(name), name)),
+        marks=joined_marks(a.marks, b.marks) if _epoch_order(a) == _epoch_order(b) else newer.marks,
         quota=terms.quota,
         limits=terms.limits,
         quota_number=terms.quota_number,
         quota_unix_s=terms.quota_unix_s,
     )
+
+
+def _epoch_order(tenant: Tenant) -> tuple[int, float, Epoch, bytes]:
+    """Orders different epochs in some way, the same at every router: first by rotations."""
+    return (tenant.epoch_number, tenant.epoch_unix_s, tenant.epoch, tenant.secret)
 
 
 def _join_key(a: ApiKey | None, b: ApiKey | None) -> ApiKey:

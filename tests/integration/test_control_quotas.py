@@ -19,7 +19,7 @@ from services.tenants.quota_change import QuotaChange, ShareChange
 from services.tenants.redis_store import CONTROL_KEY, ControlStore
 from services.tenants.state import CONTROL_SCHEMA, ControlState
 from tests.support.control import MASTER, RouterControl, operator_client, raw_control, roll_back
-from tests.support.first_control_schema import first_schema_record
+from tests.support.old_control_schemas import old_record
 from tests.support.redis_servers import RedisServer
 
 CHANGE = QuotaChange({TierKind.DEVICE: ShareChange(0.25, 0.5)}, weight=2.0, max_pinned=0.2, tokens_per_s=900)
@@ -143,24 +143,25 @@ async def test_an_import_that_promises_more_than_there_is_is_refused(store: Cont
     assert await raw_control(redis) == before
 
 
-async def make_first_schema(redis: Redis) -> None:
-    """Makes the store what a build before quotas has written."""
+async def make_old(redis: Redis, schema: int) -> None:
+    """Makes the store what a build of that schema has written."""
     for name, text in (await raw_control(redis)).items():
-        await redis.hset(CONTROL_KEY, name.decode(), first_schema_record(text))
+        await redis.hset(CONTROL_KEY, name.decode(), old_record(text, schema))
 
 
-async def test_a_store_from_before_there_were_quotas_is_read_and_becomes_new_with_a_write(
-    store: ControlStore, redis: Redis
+@pytest.mark.parametrize("schema", [1, 2])
+async def test_a_store_of_an_earlier_build_is_read_and_becomes_new_with_a_write(
+    store: ControlStore, redis: Redis, schema: int
 ) -> None:
     await store.create_tenant("acme")
     await store.create_key("acme")
     await store.create_tenant("globex")
     table = (await store.read()).table
-    await make_first_schema(redis)
+    await make_old(redis, schema)
     old = await ControlStore(redis, MASTER, ManualClock()).read()
     assert old.table == table
     assert old.head is not None
-    assert old.head.schema == 1
+    assert old.head.schema == schema
     after = (await ControlStore(redis, MASTER, ManualClock()).set_quota("acme", CHANGE)).state
     assert has_change(after)
     again = await ControlStore(redis, MASTER, ManualClock()).read()
@@ -169,10 +170,13 @@ async def test_a_store_from_before_there_were_quotas_is_read_and_becomes_new_wit
     assert again.head.schema == CONTROL_SCHEMA
 
 
-async def test_routers_poll_a_store_from_before_there_were_quotas_without_writing(redis: Redis, tmp_path: Path) -> None:
+@pytest.mark.parametrize("schema", [1, 2])
+async def test_routers_poll_a_store_of_an_earlier_build_without_writing(
+    redis: Redis, tmp_path: Path, schema: int
+) -> None:
     router = RouterControl(redis, tmp_path)
     await router.store.create_tenant("acme")
-    await make_first_schema(redis)
+    await make_old(redis, schema)
     before = await raw_control(redis)
     for _ in range(2):
         await router.sync.sync_once()

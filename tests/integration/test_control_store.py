@@ -205,9 +205,9 @@ async def test_a_document_of_another_master_key_changes_nothing(store: ControlSt
     [
         (b'"name":"acme"', b'"name":"acne"', InvalidRequestError),
         (b'"revoked":true', b'"revoked":false', InvalidRequestError),
-        (b'"schema":2,"store_id"', b'"schema":3,"store_id"', InvalidRequestError),
-        (b'"schema":2}', b'"schema":3}', VersionError),
-        (b'"schema":2}', b'"schema":1}', InvalidRequestError),
+        (b'"schema":3,"store_id"', b'"schema":4,"store_id"', InvalidRequestError),
+        (b'"schema":3}', b'"schema":4}', VersionError),
+        (b'"schema":3}', b'"schema":2}', InvalidRequestError),
         (b"{", b"[", InvalidRequestError),
     ],
 )

@@ -280,7 +280,7 @@ async def hold_on(cluster: Cluster, tenant: Tenant, tokens: Sequence[int], *work
     known = cluster.router._parts.directory.tenant_by_name(tenant.name)
     for worker in cluster.router._parts.view.records():
         if worker.worker_id in worker_ids:
-            domain = derive_domain(known.secret, known.id, known.epoch, "", worker.kv_format)
+            domain = derive_domain(known.secret, known.id, known.epoch, "", worker.kv_format, worker.model)
             async with WorkerClient(worker.address, worker.incarnation, cluster_key(MASTER)) as client:
                 await client.execute(domain, tokens, max_tokens=1)
 

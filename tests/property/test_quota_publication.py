@@ -12,15 +12,17 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule
 
 from cache_store.clock import ManualClock
+from cache_store.fence import NO_FENCES, FenceTable
 from cache_store.quota import QuotaTable
 from cache_store.quota_document import QuotaDocument
 from cache_store.tier_kind import TierKind
 from services.tenants.directory import TenantDirectory
 from services.tenants.model import Tenant, new_tenant
+from services.tenants.purge import EVERYTHING, ModelScope, PartitionScope, PurgeScope, new_purge
 from services.tenants.quota_change import QuotaChange, ShareChange
 from services.tenants.quota_publisher import REFRESH_S, QuotaPublisher
 from services.tenants.state import ControlState, Head
-from services.tenants.table import ControlTable, add_tenant, set_quota
+from services.tenants.table import ControlTable, add_tenant, purge_tenant, set_quota
 from tests.support.memory_quotas import MemoryQuotas
 from worker.quota_watch import QuotaWatch
 
@@ -43,7 +45,8 @@ class Publication(RuleBasedStateMachine):
         self.publishers = [QuotaPublisher(self.published, each, KEY, self.clock) for each in self.directories]
         self.copies: list[QuotaDocument] = []
         self.in_force = QuotaTable(0, {})
-        self.watch = QuotaWatch(self.published, KEY, self.take)
+        self.fences = NO_FENCES
+        self.watch = QuotaWatch(self.published, KEY, self.take, self.take_fences)
         self.latest: dict[str, int] = {}
         """Generation in force last, by store."""
         for router in range(2):
@@ -51,6 +54,22 @@ class Publication(RuleBasedStateMachine):
 
     async def take(self, quotas: QuotaTable) -> None:
         self.in_force = quotas
+
+    async def take_fences(self, fences: FenceTable) -> None:
+        """What was purged stays so, but for a moment after a store was lost: what is published later is newer then."""
+        if self.fences.generation and self.num_stores == 1:
+            assert fences.fences[ACME.id].order >= self.fences.fences[ACME.id].order
+        self.fences = fences
+
+    @rule(scope=st.sampled_from([EVERYTHING, PartitionScope("p"), ModelScope("m")]), router=routers)
+    def purge(self, scope: PurgeScope, router: int) -> None:
+        """At a router, which publishes it."""
+        assert self.state.head is not None
+        table = purge_tenant(self.state.table, ACME.id, new_purge(scope, self.clock.unix_s()))
+        self.state = ControlState(Head(self.state.head.store_id, self.state.generation + 1, "w", "m"), table)
+        self.poll_store(router)
+        self.publish(router)
+        self.look()
 
     @rule(eighths=st.integers(0, 8), router=routers)
     def change(self, eighths: int, router: int) -> None:
@@ -121,6 +140,7 @@ class Publication(RuleBasedStateMachine):
         expected = self.state.table.tenant_by_name("acme").quota
         assert self.watch.generation == self.state.generation
         assert self.in_force.of(ACME.id) == expected
+        assert self.fences.fences == {ACME.id: self.state.table.tenants[ACME.id].fence}
 
 
 TestPublication = Publication.TestCase

@@ -21,10 +21,12 @@ from cache_store.errors import (
 from cache_store.quota import check_sum
 from cache_store.tier_kind import TierKind
 from services.tenants.api_key import matches, new_api_key, parse
+from services.tenants.directory import KnownTenant
 from services.tenants.document import DocumentKind, read_document, write_document
 from services.tenants.guarantees import quotas_in_force, shortfalls
 from services.tenants.master_key import MasterKey
 from services.tenants.model import ApiKey, KeyId, Tenant, checked_name
+from services.tenants.purge import EVERYTHING, ModelScope, PartitionScope, Purge, PurgeScope
 from services.tenants.quota_change import QuotaChange, ShareChange
 from services.tenants.state import ControlState, Head
 from services.tenants.table import (
@@ -33,13 +35,17 @@ from services.tenants.table import (
     add_tenant,
     delete_tenant,
     join,
+    purge_tenant,
     revoke_key,
     rotate_epoch,
     set_quota,
     table_of,
 )
 from tests.support.control import MASTER
+from tests.support.domains import FORMAT
 
+KINDS = ("add", "delete", "rotate", "key", "revoke", "quota", "limit", "partition", "model", "everything")
+SCOPES = ("a", "b", "c")
 NAMES = ("acme", "globex", "initech")
 odd_text = st.text(st.characters(), max_size=40) | st.sampled_from(
     ["", "\0", "a\0b", "é", "e\u0301", "tenant:", "\ud800"]
@@ -55,7 +61,7 @@ class Op:
 
 
 ops = st.lists(
-    st.builds(Op, st.sampled_from(["add", "delete", "rotate", "key", "revoke", "quota", "limit"]), st.integers(0, 5)),
+    st.builds(Op, st.sampled_from(KINDS), st.integers(0, 5)),
     max_size=14,
 )
 
@@ -76,6 +82,9 @@ def _apply(table: ControlTable, op: Op, mark: str, now: int) -> ControlTable:
                 return delete_tenant(table, name)
             case "rotate":
                 return rotate_epoch(table, name, Epoch(f"e-{mark}"), now)
+            case "partition" | "model" | "everything":
+                purge = Purge(_scope(op), Epoch(f"e-{mark}"), f"m-{mark}", now)
+                return purge_tenant(table, table.tenant_by_name(name).id, purge)
             case "quota":
                 share = ShareChange(minimum=op.pick / 5)
                 return set_quota(table, name, QuotaChange(shares={TierKind.DEVICE: share}), now)
@@ -90,6 +99,17 @@ def _apply(table: ControlTable, op: Op, mark: str, now: int) -> ControlTable:
                 return revoke_key(table, keys[op.pick % len(keys)]) if keys else table
     except (AlreadyExistsError, NotFoundError, PreconditionError):
         return table
+
+
+def _scope(op: Op) -> PurgeScope:
+    names = {"partition": PartitionScope, "model": ModelScope}
+    return names[op.kind](SCOPES[op.pick % len(SCOPES)]) if op.kind in names else EVERYTHING
+
+
+def epochs_of(tenant: Tenant) -> dict[tuple[str, str], Epoch]:
+    """Of the domains of each partition and model."""
+    known = KnownTenant(tenant, 1)
+    return {(p, m): known.domain(p, m, FORMAT).epoch for p in SCOPES for m in SCOPES}
 
 
 @st.composite
@@ -124,10 +144,26 @@ def test_nothing_that_was_ended_lives_after_a_join(tables: tuple[ControlTable, C
     for side in (left, right):
         assert not side.deleted & joined.tenants.keys()
         for tenant_id in past.tenants.keys() & side.tenants.keys() & joined.tenants.keys():
-            if side.tenants[tenant_id].epoch != past.tenants[tenant_id].epoch:
-                assert joined.tenants[tenant_id].epoch != past.tenants[tenant_id].epoch
+            before, after = epochs_of(past.tenants[tenant_id]), epochs_of(joined.tenants[tenant_id])
+            for scope, epoch in epochs_of(side.tenants[tenant_id]).items():
+                assert epoch == before[scope] or after[scope] != before[scope]
         for key_id, key in side.keys.items():
             assert not key.revoked or key_id not in joined.keys or joined.keys[key_id].revoked
+
+
+@given(histories())
+def test_a_purge_in_either_history_makes_a_fence_newer_and_joining_makes_it_no_older(
+    tables: tuple[ControlTable, ControlTable, ControlTable],
+) -> None:
+    past, left, right = tables
+    joined = join(left, right).tenants
+    for tenant_id in past.tenants.keys() & joined.keys():
+        sides = [side.tenants[tenant_id].fence for side in (left, right)]
+        for fence in sides:
+            before = past.tenants[tenant_id].fence
+            assert (fence.order > before.order) == (fence != before)
+            assert joined[tenant_id].fence.order >= fence.order
+        assert joined[tenant_id].fence.epoch in {fence.epoch for fence in sides}
 
 
 @given(histories())

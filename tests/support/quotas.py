@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from types import MappingProxyType
 
 from hypothesis import strategies as st
 
 from cache_store.domain import TenantId
+from cache_store.fence import Fence, FenceTable
 from cache_store.quota import DEFAULT_SHARE, QuotaTable, TenantQuota, TierShare
+from cache_store.quota_document import Published, QuotaDocument, write_published
 from cache_store.tier_kind import TierKind
 
 
@@ -20,6 +22,14 @@ def make_quota(share: TierShare = DEFAULT_SHARE, weight: float = 1.0) -> TenantQ
 def make_table(**shares: TierShare) -> QuotaTable:
     """Quotas by tenant."""
     return QuotaTable(1, MappingProxyType({TenantId(name): make_quota(share) for name, share in shares.items()}))
+
+
+def quota_document(
+    key: bytes, store_id: str, quotas: QuotaTable, publish_s: float, fences: Iterable[Fence] = ()
+) -> QuotaDocument:
+    """As a router publishes it."""
+    table = FenceTable(quotas.generation, MappingProxyType({fence.tenant: fence for fence in fences}))
+    return write_published(key, store_id, Published(quotas, table), publish_s)
 
 
 @st.composite

@@ -103,7 +103,7 @@ class WorkerClient:
         """A signed token of a fresh request."""
         self._num_requests += 1
         expires_s = time.time() + lifetime_s
-        claims = RequestClaims(domain, f"r{self._num_requests}", incarnation or self._incarnation, expires_s)
+        claims = RequestClaims(domain, f"r{self._num_requests}", incarnation or self._incarnation, expires_s, (0, 0), 1)
         return sign(self._cluster_key, claims)
 
     def message(self, domain: Domain, prompt: Sequence[int], **sampling: Any) -> worker_pb2.ExecuteRequest:

@@ -12,8 +12,9 @@ from cache_store.domain import TenantId
 from cache_store.encoding import encode
 from cache_store.errors import CorruptDataError, VersionError
 from cache_store.quota import QuotaTable, TenantQuota, TierShare
-from cache_store.quota_document import QuotaHead, digest_of, read_head, read_quotas, write_quotas
+from cache_store.quota_document import QuotaHead, digest_of, read_head, read_published
 from cache_store.tier_kind import TierKind
+from tests.support.quotas import quota_document
 
 KEY = b"k" * 32
 SOME = QuotaTable(
@@ -40,30 +41,30 @@ quotas = st.builds(
 
 @given(st.dictionaries(st.text(st.characters()), quotas, max_size=4), st.integers(0, 1 << 60), st.text(max_size=8))
 def test_what_is_written_is_read_back_equal(table: dict[TenantId, TenantQuota], generation: int, store_id: str) -> None:
-    document = write_quotas(KEY, store_id, QuotaTable(generation, table), 12.25)
+    document = quota_document(KEY, store_id, QuotaTable(generation, table), 12.25)
     head = read_head(KEY, document.head)
     assert (head.store_id, head.generation, head.publish_unix_s) == (store_id, generation, 12.25)
-    assert read_quotas(head, document.body) == QuotaTable(generation, table)
+    assert read_published(head, document.body).quotas == QuotaTable(generation, table)
 
 
 @pytest.mark.parametrize("at", [0, 20, -1])
 def test_a_changed_head_is_refused(at: int) -> None:
-    data = bytearray(write_quotas(KEY, "s", SOME, 1.0).head)
+    data = bytearray(quota_document(KEY, "s", SOME, 1.0).head)
     data[at] ^= 1
     with pytest.raises(CorruptDataError, match="MAC of the quotas does not fit"):
         read_head(KEY, bytes(data))
 
 
-@pytest.mark.parametrize("data", [b"", b"x", bytes(64), write_quotas(b"o" * 32, "s", SOME, 1.0).head])
+@pytest.mark.parametrize("data", [b"", b"x", bytes(64), quota_document(b"o" * 32, "s", SOME, 1.0).head])
 def test_what_was_not_written_under_the_clusters_key_is_refused(data: bytes) -> None:
     with pytest.raises(CorruptDataError, match="MAC"):
         read_head(KEY, data)
 
 
 def test_a_body_is_that_of_its_head() -> None:
-    head = read_head(KEY, write_quotas(KEY, "s", SOME, 1.0).head)
+    head = read_head(KEY, quota_document(KEY, "s", SOME, 1.0).head)
     with pytest.raises(CorruptDataError, match="not the one"):
-        read_quotas(head, write_quotas(KEY, "s", OTHER, 1.0).body)
+        read_published(head, quota_document(KEY, "s", OTHER, 1.0).body)
 
 
 def head_of(body: bytes) -> QuotaHead:
@@ -72,7 +73,11 @@ def head_of(body: bytes) -> QuotaHead:
 
 
 def entry(*fields: bytes | str) -> bytes:
-    return encode("a", *fields)
+    return encode(of("a", *fields))
+
+
+def of(tenant: str, *fields: bytes | str) -> bytes:
+    return encode(tenant, *fields)
 
 
 ONE = bytes(6) + b"\xf0\x3f"
@@ -81,28 +86,30 @@ ONE = bytes(6) + b"\xf0\x3f"
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (encode(1, 3), "other fields"),
-        (encode(1, b"\xff"), "header"),
-        (encode(1, entry(b"x")), "another length"),
-        (encode(1, entry(ONE + ONE, "moon", ONE + ONE)), "tier"),
-        (encode(1, entry(ONE + ONE, "device", b"")), "another length"),
-        (encode(1, entry(bytes(16))), "cannot be in force: weight"),
-        (encode(1, entry(ONE + ONE, "device")), "other fields"),
+        (encode(2, 3), "other fields"),
+        (encode(2, encode(3), b""), "other fields"),
+        (encode(2, b"\xff", b""), "header"),
+        (encode(2, b"", b"\xff"), "fences are damaged"),
+        (encode(2, entry(b"x"), b""), "another length"),
+        (encode(2, entry(ONE + ONE, "moon", ONE + ONE), b""), "tier"),
+        (encode(2, entry(ONE + ONE, "device", b""), b""), "another length"),
+        (encode(2, entry(bytes(16)), b""), "cannot be in force: weight"),
+        (encode(2, entry(ONE + ONE, "device"), b""), "other fields"),
         (
-            encode(1, entry(ONE + ONE, "device", ONE + ONE), encode("b", ONE + ONE, "device", ONE + ONE)),
+            encode(2, encode(of("a", ONE + ONE, "device", ONE + ONE), of("b", ONE + ONE, "device", ONE + ONE)), b""),
             "add up to 200 %",
         ),
     ],
 )
 def test_a_damaged_body_is_refused(body: bytes, says: str) -> None:
     with pytest.raises(CorruptDataError, match=says):
-        read_quotas(head_of(body), body)
+        read_published(head_of(body), body)
 
 
 def test_another_version_is_refused_by_name() -> None:
-    body = encode(2)
-    with pytest.raises(VersionError, match="has version 2, this build speaks version 1"):
-        read_quotas(head_of(body), body)
+    body = encode(1)
+    with pytest.raises(VersionError, match="has version 1, this build speaks version 2"):
+        read_published(head_of(body), body)
 
 
 @pytest.mark.parametrize(

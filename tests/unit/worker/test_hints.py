@@ -27,7 +27,7 @@ def routed(domain: Domain = ACME, **hints: object) -> EngineRequest:
         prompt=pack([1, 2]), sampling=worker_pb2.TokenSampling(top_p=1.0, max_tokens=1, n=1)
     )
     message.MergeFrom(worker_pb2.ExecuteRequest(**hints))  # type: ignore[arg-type] - fields of the message
-    claims = RequestClaims(domain, "r", Incarnation("1" * 32), ManualClock().unix_s())
+    claims = RequestClaims(domain, "r", Incarnation("1" * 32), ManualClock().unix_s(), (0, 0), 1)
     return to_engine(message, claims, RequestKey(1), digest_model())
 
 

@@ -7,11 +7,13 @@ from types import MappingProxyType
 
 import pytest
 
-from cache_store.domain import TenantId
+from cache_store.domain import Epoch, TenantId
+from cache_store.fence import Fence, FenceTable
 from cache_store.quota import QuotaTable, TenantQuota, TierShare
-from cache_store.quota_document import QuotaDocument, write_quotas
+from cache_store.quota_document import QuotaDocument
 from cache_store.tier_kind import TierKind
 from tests.support.memory_quotas import MemoryQuotas
+from tests.support.quotas import quota_document
 from worker.quota_watch import QuotaWatch
 
 KEY = b"k" * 32
@@ -23,6 +25,7 @@ class Applied:
 
     def __init__(self) -> None:
         self.tables: list[QuotaTable] = []
+        self.fences: list[FenceTable] = []
         self.num_failures = 0
 
     async def __call__(self, quotas: QuotaTable) -> None:
@@ -30,6 +33,9 @@ class Applied:
             self.num_failures -= 1
             raise TimeoutError
         self.tables.append(quotas)
+
+    async def take_fences(self, fences: FenceTable) -> None:
+        self.fences.append(fences)
 
     @property
     def guarantees(self) -> list[float]:
@@ -48,14 +54,14 @@ def applied() -> Applied:
 
 @pytest.fixture
 def watch(source: MemoryQuotas, applied: Applied) -> QuotaWatch:
-    return QuotaWatch(source, KEY, applied, poll_s=0.0)
+    return QuotaWatch(source, KEY, applied, applied.take_fences, poll_s=0.0)
 
 
 def document(
     generation: int, minimum: float, publish_s: float = 1.0, store_id: str = "s", key: bytes = KEY
 ) -> QuotaDocument:
     quota = TenantQuota(MappingProxyType({TierKind.DEVICE: TierShare(minimum)}))
-    return write_quotas(key, store_id, QuotaTable(generation, MappingProxyType({ACME: quota})), publish_s)
+    return quota_document(key, store_id, QuotaTable(generation, MappingProxyType({ACME: quota})), publish_s)
 
 
 async def test_before_anything_is_published_there_are_defaults(watch: QuotaWatch, applied: Applied) -> None:
@@ -190,3 +196,30 @@ async def test_the_task_follows_until_cancelled(watch: QuotaWatch, source: Memor
     task.cancel()
     with pytest.raises(asyncio.CancelledError):
         await task
+
+
+async def test_fences_are_handed_on_with_their_generation(
+    watch: QuotaWatch, source: MemoryQuotas, applied: Applied
+) -> None:
+    fence = Fence(ACME, Epoch("e"), 3)
+    source.document = quota_document(KEY, "s", QuotaTable(4, {}), 1.0, [fence])
+    await watch.poll()
+    assert applied.fences == [FenceTable(4, {ACME: fence})]
+
+
+async def test_an_old_document_that_is_put_back_brings_no_old_fence(
+    watch: QuotaWatch, source: MemoryQuotas, applied: Applied
+) -> None:
+    new, old = (quota_document(KEY, "s", QuotaTable(n, {}), n, [Fence(ACME, Epoch("e"), n)]) for n in (5, 4))
+    for source.document in (new, old):
+        await watch.poll()
+    assert [table.generation for table in applied.fences] == [5]
+
+
+async def test_a_newer_head_of_the_same_body_is_taken_without_reading_the_body(
+    watch: QuotaWatch, source: MemoryQuotas, applied: Applied
+) -> None:
+    for number in (1, 2, 3):
+        source.document = quota_document(KEY, "s", QuotaTable(number, {}), number, [Fence(ACME, Epoch("e"), 1)])
+        await watch.poll()
+    assert (watch.generation, source.num_bodies_read, len(applied.fences)) == (3, 1, 1)

@@ -103,7 +103,7 @@ async def test_a_model_whose_workers_are_away_is_unavailable_and_not_unknown(tmp
 async def test_the_index_is_asked_by_the_tenants_own_domain(bench: Bench) -> None:
     record = worker_record("a")
     await bench.workers(record, worker_record("b"))
-    domain = derive_domain(ACME.secret, ACME.id, ACME.epoch, "p", record.kv_format)
+    domain = derive_domain(ACME.secret, ACME.id, ACME.epoch, "p", record.kv_format, record.model)
     event = BlockEvent(domain.tag, 0, BlockChange.STORED, b"".join(chain(domain, PROMPT, 16)[:2]))
     await bench.index.replace(record.incarnation, {})
     await bench.index.apply(record.incarnation, [event])

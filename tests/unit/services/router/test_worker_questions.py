@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from typing import Any
 
 import grpc
@@ -19,11 +20,14 @@ from cache_store.registry import WorkerRecord
 from cache_store.request_token import verify
 from services.router.worker_client import WorkerPool
 from services.router.worker_questions import Questioner
+from services.tenants.directory import KnownTenant
+from services.tenants.model import new_tenant
 from tests.support.domains import make_domain
 from tests.support.worker_records import worker_record
 
 KEY = b"k" * 32
 ACME = make_domain("acme")
+KNOWN = KnownTenant(replace(new_tenant("acme", 0.0), epoch_number=3), 17)
 
 
 class Listing(worker_pb2_grpc.WorkerServiceServicer):
@@ -83,7 +87,7 @@ async def list_pins(stub: Any, token: bytes, wait_s: float) -> worker_pb2.ListPi
 
 
 def asking(pool: WorkerPool, workers: list[WorkerRecord], timeout_s: float | None) -> Any:
-    return Questioner(pool, KEY, SystemClock()).ask(workers, lambda _: ACME, list_pins, timeout_s)
+    return Questioner(pool, KEY, SystemClock()).ask(workers, KNOWN, lambda _: ACME, list_pins, timeout_s)
 
 
 async def test_each_worker_gets_a_token_of_its_own(pool: WorkerPool) -> None:
@@ -92,7 +96,7 @@ async def test_each_worker_gets_a_token_of_its_own(pool: WorkerPool) -> None:
     assert [worker.worker_id for worker, _ in answers.given] == ["w0", "w1"]
     for worker, listing in zip(workers, listings, strict=True):
         claims = verify(KEY, listing.tokens[0], worker.incarnation, SystemClock().unix_s())
-        assert claims.domain == ACME
+        assert (claims.domain, claims.fence_order, claims.control_generation) == (ACME, (3, 0), 17)
 
 
 async def test_a_late_worker_is_an_error_beside_the_answers_of_others(pool: WorkerPool) -> None:

@@ -14,7 +14,7 @@ from services.tenants.model import new_tenant
 from services.tenants.state import CONTROL_SCHEMA, EMPTY_STATE, ControlState, Head
 from services.tenants.table import add_key, add_tenant, delete_tenant, table_of
 from tests.support.control import MASTER, OTHER_MASTER
-from tests.support.first_control_schema import first_schema_document
+from tests.support.old_control_schemas import old_document
 
 
 def some_state() -> ControlState:
@@ -100,7 +100,7 @@ def test_pretending_the_right_master_key_does_not_help() -> None:
         read_document(DocumentKind.EXPORT, data, MASTER, "it")
 
 
-@pytest.mark.parametrize("schema", [0, 3, 99, -1])
+@pytest.mark.parametrize("schema", [0, 4, 99, -1])
 def test_another_schema_is_named(schema: int) -> None:
     with pytest.raises(VersionError, match=f"it has version {schema}, this build speaks version {CONTROL_SCHEMA}"):
         read_document(DocumentKind.EXPORT, changed(schema=schema), MASTER, "it")
@@ -111,7 +111,10 @@ def test_a_schema_that_was_changed_is_no_older_document() -> None:
         read_document(DocumentKind.EXPORT, changed(schema=1), MASTER, "it")
 
 
+@pytest.mark.parametrize("schema", [1, 2])
 @pytest.mark.parametrize("kind", list(DocumentKind))
-def test_a_document_from_before_there_were_quotas_is_read_with_the_usual_ones(kind: DocumentKind) -> None:
+def test_a_document_of_an_earlier_build_is_read_with_the_usual_quotas_and_without_marks(
+    kind: DocumentKind, schema: int
+) -> None:
     state = some_state()
-    assert read_document(kind, first_schema_document(kind, state), MASTER, "it").table == state.table
+    assert read_document(kind, old_document(kind, state, schema), MASTER, "it").table == state.table

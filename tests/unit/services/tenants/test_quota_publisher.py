@@ -10,16 +10,19 @@ import pytest
 
 from cache_store.clock import ManualClock
 from cache_store.encoding import encode
+from cache_store.fence import FenceTable
 from cache_store.quota import QuotaTable
-from cache_store.quota_document import QuotaDocument, read_head, read_quotas, write_quotas
+from cache_store.quota_document import QUOTA_VERSION, QuotaDocument, read_head, read_published
 from cache_store.tier_kind import TierKind
 from services.tenants.directory import CONTROL_AGE_BOUND_S, TenantDirectory
 from services.tenants.model import new_tenant
+from services.tenants.purge import PartitionScope, new_purge, purged
 from services.tenants.quota_change import QuotaChange, ShareChange, with_terms
 from services.tenants.quota_publisher import ABANDONED_S, REFRESH_S, QuotaPublisher
 from services.tenants.state import ControlState, Head
-from services.tenants.table import ControlTable, add_tenant
+from services.tenants.table import ControlTable, add_tenant, delete_tenant
 from tests.support.memory_quotas import MemoryQuotas
+from tests.support.quotas import quota_document
 
 KEY = b"k" * 32
 ACME = with_terms(new_tenant("acme", 1.0), QuotaChange({TierKind.DEVICE: ShareChange(0.25)}))
@@ -60,7 +63,7 @@ def found(store: MemoryQuotas) -> tuple[str, int, float]:
     """Store, generation and acme's guarantee, as a worker would read them."""
     assert store.document is not None
     head = read_head(KEY, store.document.head)
-    quotas = read_quotas(head, store.document.body)
+    quotas = read_published(head, store.document.body).quotas
     return head.store_id, head.generation, quotas.of(ACME.id).share(TierKind.DEVICE).minimum
 
 
@@ -95,9 +98,9 @@ async def test_a_router_that_is_cut_off_leaves_it_to_others(
     [
         QuotaDocument(b"", b""),
         QuotaDocument(b"nonsense", b""),
-        write_quotas(b"o" * 32, "store", replace(ELSE, generation=9), 0.0),
-        write_quotas(KEY, "store", replace(ELSE, generation=4), 0.0),
-        write_quotas(KEY, "another", replace(ELSE, generation=9), 0.0),
+        quota_document(b"o" * 32, "store", replace(ELSE, generation=9), 0.0),
+        quota_document(KEY, "store", replace(ELSE, generation=4), 0.0),
+        quota_document(KEY, "another", replace(ELSE, generation=9), 0.0),
     ],
     ids=["empty", "nonsense", "of another cluster", "older", "of another store"],
 )
@@ -141,7 +144,7 @@ async def test_equal_quotas_are_refreshed_so_that_a_replay_is_older(
 
 
 async def test_quotas_of_a_later_build_are_left_alone(router: Router, store: MemoryQuotas) -> None:
-    fields = encode(2, "whatever")
+    fields = encode(QUOTA_VERSION + 1, "whatever")
     mac = hashlib.blake2b(fields, key=KEY, digest_size=32, person=b"sc-quotas").digest()
     store.document = QuotaDocument(fields + mac, b"")
     await router.publisher.publish()
@@ -164,3 +167,13 @@ async def test_guarantees_that_are_not_in_force_are_published_as_they_are_in_for
     router.know(ControlState(at(6).head, table))
     await router.publisher.publish()
     assert found(store) == ("store", 6, pytest.approx(0.1))
+
+
+async def test_the_fences_of_all_living_tenants_are_published(router: Router, store: MemoryQuotas) -> None:
+    globex = purged(new_tenant("globex", 1.0), new_purge(PartitionScope("p"), 2.0))
+    table = delete_tenant(add_tenant(add_tenant(STATE.table, globex), new_tenant("gone", 1.0)), "gone")
+    router.know(ControlState(Head("store", 6, "w", "m"), table))
+    await router.publisher.publish()
+    assert store.document is not None
+    read = read_published(read_head(KEY, store.document.head), store.document.body).fences
+    assert read == FenceTable(6, {ACME.id: ACME.fence, globex.id: globex.fence})

@@ -13,7 +13,7 @@ from services.tenants.snapshot import SnapshotFile
 from services.tenants.state import EMPTY_STATE, ControlState, Head
 from services.tenants.table import add_tenant
 from tests.support.control import MASTER, OTHER_MASTER
-from tests.support.first_control_schema import first_schema_document
+from tests.support.old_control_schemas import old_document
 
 FIRST = ControlState(Head("s", 1, "w", MASTER.key_id), add_tenant(EMPTY_STATE.table, new_tenant("acme", 1.0)))
 SECOND = ControlState(Head("s", 2, "w", MASTER.key_id), add_tenant(FIRST.table, new_tenant("globex", 1.0)))
@@ -81,14 +81,17 @@ def test_a_file_of_another_master_key_is_refused_with_what_to_do(path: Path) -> 
 
 def test_a_file_of_another_schema_is_refused_by_name(path: Path) -> None:
     SnapshotFile(path, MASTER).save(FIRST)
-    path.write_bytes(path.read_bytes().replace(b'"schema":2}', b'"schema":3}'))
-    with pytest.raises(VersionError, match=f"{path} has version 3"):
+    path.write_bytes(path.read_bytes().replace(b'"schema":3}', b'"schema":4}'))
+    with pytest.raises(VersionError, match=f"{path} has version 4"):
         SnapshotFile(path, MASTER).load()
 
 
-def test_a_snapshot_from_before_there_were_quotas_is_read_with_the_usual_ones(path: Path) -> None:
+@pytest.mark.parametrize("schema", [1, 2])
+def test_a_snapshot_of_an_earlier_build_is_read_with_the_usual_quotas_and_without_marks(
+    path: Path, schema: int
+) -> None:
     path.parent.mkdir()
-    path.write_bytes(first_schema_document(DocumentKind.SNAPSHOT, FIRST))
+    path.write_bytes(old_document(DocumentKind.SNAPSHOT, FIRST, schema))
     assert SnapshotFile(path, MASTER).load().table == FIRST.table
 
 
