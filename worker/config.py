@@ -61,6 +61,12 @@ class WorkerConfig:
     cluster_key: bytes = field(repr=False)
     """Key of the MAC of request tokens."""
     pool: PoolSize
+    host_pool: PoolSize | None = None
+    """Below the device, in this machine's memory; None: nothing is kept there."""
+    disk_pool: PoolSize | None = None
+    """Below the host; needs one."""
+    disk_folder: Path | None = None
+    """Where the disk's blocks lie, beside those of other workers."""
     runner: RunnerKind = RunnerKind.PAGED
     model_folder: Path | None = None
     """Hugging Face folder; the paged runner needs one, the digest runner takes none."""
@@ -84,6 +90,8 @@ class WorkerConfig:
     """Seconds that a step of the digest runner takes at least."""
     digest_token_s: float = 0.0
     """Seconds for each prompt token of a step of the digest runner."""
+    digest_load_block_s: float = 0.0
+    """Seconds that the digest runner takes to load a block from the host, or to write one to disk or read it."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -109,6 +117,7 @@ def _check(config: WorkerConfig) -> None:
     _check_runner(config)
     _check_address(config)
     _check_sizes(config)
+    _check_tiers(config)
 
 
 def _check_runner(config: WorkerConfig) -> None:
@@ -119,7 +128,11 @@ def _check_runner(config: WorkerConfig) -> None:
     _require(
         bool(_DEVICE.fullmatch(config.device)), "device", f"device is {config.device!r}; it is cpu, cuda or cuda:NUMBER"
     )
-    for name, value in (("digest_step_s", config.digest_step_s), ("digest_token_s", config.digest_token_s)):
+    for name, value in (
+        ("digest_step_s", config.digest_step_s),
+        ("digest_token_s", config.digest_token_s),
+        ("digest_load_block_s", config.digest_load_block_s),
+    ):
         _require(math.isfinite(value) and value >= 0, name, f"{name} is {value}; it is 0 or more seconds")
 
 
@@ -137,10 +150,26 @@ def _check_address(config: WorkerConfig) -> None:
     )
 
 
+def _check_tiers(config: WorkerConfig) -> None:
+    for name, pool in (("host_pool", config.host_pool), ("disk_pool", config.disk_pool)):
+        if pool is not None:
+            _require(_size(pool) >= 1, name, f"{name} is {_size(pool)}; it is at least 1, or left out")
+    if config.disk_pool is not None:
+        _require(
+            config.host_pool is not None,
+            "host_pool",
+            "blocks reach the disk by way of the host's memory; give a host_pool beside the disk_pool",
+        )
+        _require(config.disk_folder is not None, "disk_folder", "a disk_pool needs a disk_folder to lie in")
+
+
+def _size(pool: PoolSize) -> int:
+    return pool.count if isinstance(pool, NumBlocks) else pool.size_bytes
+
+
 def _check_sizes(config: WorkerConfig) -> None:
-    size = config.pool.count if isinstance(config.pool, NumBlocks) else config.pool.size_bytes
     counts = {
-        "pool": size,
+        "pool": _size(config.pool),
         "token_budget": config.token_budget,
         "max_num_sequences": config.max_num_sequences,
         "max_waiting": config.max_waiting,

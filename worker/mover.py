@@ -37,12 +37,14 @@ MakeMover = Callable[[BlockCopier], Mover]
 class DiskFiles(Protocol):
     """Blocks on disk, as `cache_store/block_files.py` keeps them. One thread writes and removes, another reads."""
 
-    def write(self, name: BlockName, data: memoryview) -> None:
+    def write(self, name: BlockName, data: bytearray) -> None:
         """Keeps a block. Raises OSError or StemcacheError where it cannot."""
         ...
 
-    def read(self, name: BlockName) -> bytes:
-        """Its bytes. Raises a StemcacheError where it is not there whole, or is another block's."""
+    def read_into(self, name: BlockName, target: bytearray) -> None:
+        """Its bytes. Raises a StemcacheError where it is not there whole, or is another block's; anything is in
+        `target` then.
+        """
         ...
 
     def remove(self, name: BlockName) -> None:
@@ -51,10 +53,6 @@ class DiskFiles(Protocol):
 
     def remove_domain(self, root: bytes) -> None:
         """Forgets all blocks of a domain."""
-        ...
-
-    def close(self) -> None:
-        """Removes everything."""
         ...
 
 

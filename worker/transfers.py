@@ -1,0 +1,245 @@
+"""Moves blocks between the tiers: at once what the plan's order asks for, in the background what takes long.
+
+Stores and scrubs are done on the engine's thread. Writes to disk are copied to a bounded staging buffer there and leave
+it on a thread that writes and removes in order; loads run on another one, a few blocks at a time, domains in turn.
+Knows bytes and slots, not which block is worth keeping where. A thread that dies ends the worker: the next call of
+`finished`, `move` or `load` raises.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import structlog
+
+from cache_store.block_name import BlockName
+from cache_store.clock import Clock
+from cache_store.errors import PreconditionError, StemcacheError
+from cache_store.transfers import NO_MOVES, Load, Moves, Spill, TransferId, TransferResult
+from worker.block_copier import BlockCopier
+from worker.mover import DiskFiles
+from worker.step_plan import StepPlan
+from worker.transfer_results import TransferResults
+from worker.turns import LoadTurns
+
+STAGING_BYTES = 64 << 20
+"""Of blocks that wait to be written to disk."""
+
+TURN_BYTES = 1 << 20
+"""Loaded for one domain before another one's turn; at least a block."""
+
+CLOSE_TIMEOUT_S = 10.0
+"""For each thread to end what it is just doing."""
+
+_log = structlog.get_logger(__name__)
+
+
+class BackgroundError(Exception):
+    """A thread of the tiers died."""
+
+
+@dataclass(frozen=True, slots=True)
+class DiskTier:
+    """Where blocks lie below the host's memory."""
+
+    files: DiskFiles
+    num_blocks: int
+    close: Callable[[], None]
+    """Removes everything."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Write:
+    id: TransferId
+    name: BlockName
+    buffer: bytearray
+
+
+@dataclass(frozen=True, slots=True)
+class _Remove:
+    name: BlockName
+
+
+@dataclass(frozen=True, slots=True)
+class _RemoveDomain:
+    root: bytes
+
+
+class BackgroundTransfers:
+    """Implements `worker.mover.Mover`. Two threads at most; without a disk, one."""
+
+    def __init__(self, copier: BlockCopier, disk: DiskTier | None, clock: Clock) -> None:
+        self._copier = copier
+        self._disk = disk
+        self._clock = clock
+        self._results = TransferResults()
+        self._loads = LoadTurns(max(1, TURN_BYTES // copier.block_bytes))
+        self._writes: queue.SimpleQueue[_Write | _Remove | _RemoveDomain | None] = queue.SimpleQueue()
+        self._buffers: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
+        self._moved = NO_MOVES
+        """The last moves that were begun."""
+        self._begun: set[TransferId] = set()
+        """Spills of `_moved`, and loads, that were begun."""
+        self._closing = threading.Event()
+        self._failure: BaseException | None = None
+        self._is_failing = False
+        self._read_buffer = bytearray(0 if disk is None else copier.block_bytes)
+        self._threads = [self._thread("tier-loads", self._load_all)]
+        if disk is not None:
+            for _ in range(max(2, STAGING_BYTES // copier.block_bytes)):
+                self._buffers.put(bytearray(copier.block_bytes))
+            self._threads.append(self._thread("tier-writes", partial(self._write_all, disk.files)))
+        for thread in self._threads:
+            thread.start()
+
+    @property
+    def num_host_blocks(self) -> int:
+        return self._copier.num_host_blocks
+
+    @property
+    def num_disk_blocks(self) -> int:
+        return 0 if self._disk is None else self._disk.num_blocks
+
+    def finished(self) -> tuple[TransferResult, ...]:
+        self._check()
+        return self._results.take()
+
+    def notify(self, wake: Callable[[], None]) -> None:
+        self._results.notify(wake)
+
+    def move(self, moves: Moves) -> None:
+        self._check()
+        self._moved = moves
+        self._begun.clear()
+        if not moves:
+            return
+        spilled = {spill.name for spill in moves.spills}
+        self._remove(name for name in moves.forgotten if name not in spilled)  # first, since it makes room
+        try:
+            for spill in moves.spills:
+                self._begin(spill.id)
+                self._stage(spill)
+            self._copier.scrub(moves.host_scrubs)
+            self._copier.store(moves.stores)
+        finally:
+            self._remove(name for name in moves.forgotten if name in spilled)
+            self._remove_domains(moves)
+
+    def load(self, loads: Sequence[Load]) -> None:
+        self._check()
+        if not loads:
+            return
+        self._copier.begin_loads()
+        for load in loads:
+            self._begin(load.id)
+        if self._closing.is_set():
+            self._results.fail(load.id for load in loads)
+        else:
+            self._loads.put(loads)
+
+    def give_up(self, plan: StepPlan) -> None:
+        if self._moved is not plan.moves:
+            self._moved = plan.moves
+            self._begun.clear()
+            self._remove(plan.moves.forgotten)
+            self._remove_domains(plan.moves)
+        for transfer in (*(spill.id for spill in plan.moves.spills), *(load.id for load in plan.loads)):
+            if transfer not in self._begun:
+                self._begin(transfer)
+                self._results.end(transfer, ok=False)
+
+    def close(self) -> None:
+        if self._closing.is_set():
+            return
+        self._closing.set()
+        self._loads.close()
+        self._writes.put(None)
+        for thread in self._threads:
+            thread.join(CLOSE_TIMEOUT_S)
+            if thread.is_alive():
+                _log.error("tier_thread_hangs", thread=thread.name)
+        self._results.fail_all()
+        if self._disk is not None:
+            self._disk.close()
+
+    def _check(self) -> None:
+        if self._failure is not None:
+            raise BackgroundError("a thread that moves blocks between tiers died") from self._failure
+
+    def _begin(self, transfer: TransferId) -> None:
+        self._begun.add(transfer)
+        self._results.begin(transfer)
+
+    def _stage(self, spill: Spill) -> None:
+        if self._closing.is_set() or self._buffers.empty():  # or the disk is slower than what comes
+            self._results.end(spill.id, ok=False)
+            return
+        buffer = self._buffers.get()  # nobody else takes any
+        self._copier.read(spill.host_slot, memoryview(buffer))
+        self._writes.put(_Write(spill.id, spill.name, buffer))
+
+    def _remove(self, names: Iterable[BlockName]) -> None:
+        for name in names:
+            self._writes.put(_Remove(name))
+
+    def _remove_domains(self, moves: Moves) -> None:
+        for root in moves.forgotten_domains:
+            self._writes.put(_RemoveDomain(root))
+
+    # In the background.
+
+    def _thread(self, name: str, work: Callable[[], None]) -> threading.Thread:
+        def guarded() -> None:
+            try:
+                work()
+            except BaseException as error:  # a thread's last act is to say why it ends
+                self._failure = error
+                _log.error("tier_thread_died", thread=name, exc_info=error)
+                self._results.wake()
+
+        return threading.Thread(target=guarded, name=name, daemon=True)
+
+    def _load_all(self) -> None:
+        while loads := self._loads.take():
+            for load in loads:
+                if not self._closing.is_set():  # `close` tells the others
+                    self._end(load.id, partial(self._load, load))
+
+    def _load(self, load: Load) -> None:
+        if load.host_slot is not None:
+            self._copier.load(load.host_slot, load.slots)
+        elif self._disk is not None:
+            self._disk.files.read_into(load.name, self._read_buffer)
+            self._copier.fill(self._read_buffer, load.slots)
+        else:
+            raise PreconditionError("a block is to be read from a disk that is not there")
+
+    def _write_all(self, files: DiskFiles) -> None:
+        while (item := self._writes.get()) is not None:
+            if self._closing.is_set():  # everything on disk goes in a moment
+                continue
+            match item:
+                case _Write():
+                    self._end(item.id, partial(files.write, item.name, item.buffer))
+                    self._buffers.put(item.buffer)
+                case _Remove():
+                    files.remove(item.name)
+                case _RemoveDomain():
+                    files.remove_domain(item.root)
+
+    def _end(self, transfer: TransferId, work: Callable[[], None]) -> None:
+        """Does it and reports it. What disks do wrong is a miss, not an error."""
+        started_s = self._clock.monotonic_s()
+        ok = True
+        try:
+            work()
+        except (StemcacheError, OSError) as error:
+            ok = False
+            if not self._is_failing:  # the first one of a row tells what is the matter
+                _log.warning("transfer_failed", error=type(error).__name__)
+        self._is_failing = not ok
+        self._results.end(transfer, ok, self._clock.monotonic_s() - started_s)

@@ -1,0 +1,48 @@
+"""Loads that wait for the thread that carries them out: domains take turns, so that one's do not delay another's.
+
+Filled by the engine's thread, emptied by one other.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict, deque
+from collections.abc import Iterable
+
+from cache_store.transfers import Load
+
+
+class LoadTurns:
+    """First come, first served within a domain."""
+
+    def __init__(self, num_each: int) -> None:
+        """`num_each`: most loads of a turn."""
+        self._num_each = num_each
+        self._waiting: OrderedDict[bytes, deque[Load]] = OrderedDict()
+        self._is_closed = False
+        self._changed = threading.Condition()
+
+    def put(self, loads: Iterable[Load]) -> None:
+        """They go to the end of their domains' queues; a domain without one comes last."""
+        with self._changed:
+            for load in loads:
+                self._waiting.setdefault(load.name.root, deque()).append(load)
+            self._changed.notify()
+
+    def take(self) -> list[Load]:
+        """Loads of the domain whose turn it is; waits for some. Nothing after `close`."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self._is_closed)
+            if self._is_closed:
+                return []
+            root, waiting = self._waiting.popitem(last=False)
+            taken = [waiting.popleft() for _ in range(min(len(waiting), self._num_each))]
+            if waiting:
+                self._waiting[root] = waiting
+            return taken
+
+    def close(self) -> None:
+        """Nothing is given out any more."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
