@@ -5,17 +5,19 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from cache_store.errors import InvalidRequestError
 from cache_store.index import IndexUnavailableError
 from cache_store.redis_index import RedisIndexWriter
 from cache_store.redis_quotas import RedisQuotas
 from cache_store.redis_registry import RedisRegistryWriter
 from cache_store.redis_session import REDIS_ERRORS, RedisSession
 from cache_store.redis_sweep import sweep_dead
-from worker.config import KvBytes, PoolSize, RunnerKind, WorkerConfig
+from worker.block_copier import BlockCopier
+from worker.build_tiers import build_tiers, num_blocks_of
+from worker.config import RunnerKind, WorkerConfig
 from worker.digest_runner import DigestRunner, Durations, digest_model
 from worker.publisher import Stores
 from worker.runner import Runner
+from worker.slow_copier import SlowCopier
 
 BLOCK_SIZE = 16
 """Tokens per block of the paged runner."""
@@ -52,23 +54,31 @@ def _build_paged(config: WorkerConfig) -> Runner:
 
     assert config.model_folder is not None, "checked by WorkerConfig"
     model = load_model(config.model_folder, config.cache_dir, config.device, name=config.model_name)
-    num_blocks = num_blocks_of(config.pool, model.geometry(BLOCK_SIZE).bytes_per_block)
+    block_bytes = model.geometry(BLOCK_SIZE).bytes_per_block
+    num_blocks = num_blocks_of(config.pool, block_bytes)
     attention = fastest_attention(model, config.torch_threads, config.cache_dir)
-    return PagedRunner(model, num_blocks, attention, BLOCK_SIZE, num_threads=config.torch_threads)
+    tiers = build_tiers(config, block_bytes)
+    return PagedRunner(
+        model,
+        num_blocks,
+        attention,
+        BLOCK_SIZE,
+        num_threads=config.torch_threads,
+        num_host_blocks=tiers.num_host_blocks,
+        make_mover=tiers.make_mover,
+    )
 
 
 def _build_digest(config: WorkerConfig) -> Runner:
     model = replace(digest_model(), name=config.model_name)
-    num_blocks = num_blocks_of(config.pool, model.geometry.bytes_per_block)
-    return DigestRunner(model, num_blocks, Durations(config.digest_step_s, config.digest_token_s), time.sleep)
+    block_bytes = model.geometry.bytes_per_block
+    num_blocks = num_blocks_of(config.pool, block_bytes)
+    durations = Durations(
+        config.digest_step_s, config.digest_token_s, config.digest_load_block_s, config.digest_disk_block_s
+    )
 
+    def slowed(copier: BlockCopier) -> BlockCopier:
+        return SlowCopier(copier, durations.load_block_s, durations.disk_block_s, time.sleep)
 
-def num_blocks_of(pool: PoolSize, bytes_per_block: int) -> int:
-    """Blocks of a pool. Raises InvalidRequestError where not even one fits."""
-    if not isinstance(pool, KvBytes):
-        return pool.count
-    if pool.size_bytes < bytes_per_block:
-        raise InvalidRequestError(
-            "pool", f"{pool.size_bytes} bytes hold no block; one block of this model takes {bytes_per_block} bytes"
-        )
-    return pool.size_bytes // bytes_per_block
+    tiers = build_tiers(config, block_bytes, slowed)
+    return DigestRunner(model, num_blocks, durations, time.sleep, tiers.num_host_blocks, tiers.make_mover)

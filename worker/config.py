@@ -91,7 +91,9 @@ class WorkerConfig:
     digest_token_s: float = 0.0
     """Seconds for each prompt token of a step of the digest runner."""
     digest_load_block_s: float = 0.0
-    """Seconds that the digest runner takes to load a block from the host, or to write one to disk or read it."""
+    """Seconds that a block takes from the host to the device of the digest runner."""
+    digest_disk_block_s: float = 0.0
+    """Seconds that it takes from disk."""
 
     def __post_init__(self) -> None:
         _check(self)
@@ -132,6 +134,7 @@ def _check_runner(config: WorkerConfig) -> None:
         ("digest_step_s", config.digest_step_s),
         ("digest_token_s", config.digest_token_s),
         ("digest_load_block_s", config.digest_load_block_s),
+        ("digest_disk_block_s", config.digest_disk_block_s),
     ):
         _require(math.isfinite(value) and value >= 0, name, f"{name} is {value}; it is 0 or more seconds")
 

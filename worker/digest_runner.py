@@ -41,6 +41,10 @@ class Durations:
 
     step_s: float
     token_s: float
+    load_block_s: float = 0.0
+    """From host to device, in the background: the mover's to take, like the next one."""
+    disk_block_s: float = 0.0
+    """From disk to device."""
 
 
 INSTANT = Durations(0.0, 0.0)

@@ -40,7 +40,7 @@ class DiskFolder:
             lock_fd = os.open(own / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
             raise PreconditionError(
-                f"{own} cannot be used for blocks on disk ({error.strerror}); name a folder that you own (--disk-folder)"
+                f"{own} cannot be used for blocks on disk ({error.strerror}); take a folder that you own: --disk-folder"
             ) from error
         try:
             fcntl.flock(lock_fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -49,7 +49,11 @@ class DiskFolder:
             raise PreconditionError(
                 f"another process keeps blocks of {worker_id} in {own}; stop it, or name another folder (--disk-folder)"
             ) from None
-        _remove_leftovers(own)
+        try:
+            _remove_leftovers(own)
+        except BaseException:
+            os.close(lock_fd)
+            raise
         return cls(own / secrets.token_hex(8), lock_fd)
 
     def release(self) -> None:
@@ -66,6 +70,8 @@ def _remove_leftovers(own: Path) -> None:
         try:
             shutil.rmtree(path)
         except OSError as error:
-            raise PreconditionError(f"{path} is a leftover of an earlier start and cannot be removed: {error}") from error
+            raise PreconditionError(
+                f"{path} is a leftover of an earlier start and cannot be removed: {error}"
+            ) from error
     if leftovers:
         _log.info("disk_leftovers_removed", num_starts=len(leftovers))

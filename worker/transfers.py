@@ -27,7 +27,7 @@ from worker.transfer_results import TransferResults
 from worker.turns import LoadTurns
 
 STAGING_BYTES = 64 << 20
-"""Of blocks that wait to be written to disk."""
+"""Of blocks that wait to be written to disk; at least two blocks."""
 
 TURN_BYTES = 1 << 20
 """Loaded for one domain before another one's turn; at least a block."""
@@ -72,12 +72,19 @@ class _RemoveDomain:
 class BackgroundTransfers:
     """Implements `worker.mover.Mover`. Two threads at most; without a disk, one."""
 
-    def __init__(self, copier: BlockCopier, disk: DiskTier | None, clock: Clock) -> None:
+    def __init__(
+        self,
+        copier: BlockCopier,
+        disk: DiskTier | None,
+        clock: Clock,
+        staging_bytes: int = STAGING_BYTES,
+        turn_bytes: int = TURN_BYTES,
+    ) -> None:
         self._copier = copier
         self._disk = disk
         self._clock = clock
         self._results = TransferResults()
-        self._loads = LoadTurns(max(1, TURN_BYTES // copier.block_bytes))
+        self._loads = LoadTurns(max(1, turn_bytes // copier.block_bytes))
         self._writes: queue.SimpleQueue[_Write | _Remove | _RemoveDomain | None] = queue.SimpleQueue()
         self._buffers: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
         self._moved = NO_MOVES
@@ -90,7 +97,7 @@ class BackgroundTransfers:
         self._read_buffer = bytearray(0 if disk is None else copier.block_bytes)
         self._threads = [self._thread("tier-loads", self._load_all)]
         if disk is not None:
-            for _ in range(max(2, STAGING_BYTES // copier.block_bytes)):
+            for _ in range(max(2, staging_bytes // copier.block_bytes)):
                 self._buffers.put(bytearray(copier.block_bytes))
             self._threads.append(self._thread("tier-writes", partial(self._write_all, disk.files)))
         for thread in self._threads:

@@ -11,7 +11,7 @@ import pytest
 from cache_store.errors import InvalidRequestError
 from tests.support.worker_host import digest_config
 from worker.actor import actor_environment
-from worker.build import num_blocks_of
+from worker.build_tiers import num_blocks_of
 from worker.config import KvBytes, NumBlocks, RunnerKind
 
 BAD: dict[str, tuple[str, dict[str, Any]]] = {
@@ -32,6 +32,11 @@ BAD: dict[str, tuple[str, dict[str, Any]]] = {
     "any address of IPv6": ("advertised_host", {"listen_host": "::"}),
     "no blocks": ("pool", {"pool": NumBlocks(0)}),
     "no bytes": ("pool", {"pool": KvBytes(0)}),
+    "no host block": ("host_pool", {"host_pool": NumBlocks(0)}),
+    "no byte on disk": ("disk_pool", {"host_pool": NumBlocks(1), "disk_pool": KvBytes(0), "disk_folder": Path("/d")}),
+    "disk below nothing": ("host_pool", {"disk_pool": NumBlocks(1), "disk_folder": Path("/d")}),
+    "disk without a folder": ("disk_folder", {"host_pool": NumBlocks(1), "disk_pool": NumBlocks(1)}),
+    "loads in no time": ("digest_load_block_s", {"digest_load_block_s": -1.0}),
     "no tokens": ("token_budget", {"token_budget": 0}),
     "budget below sequences": ("token_budget", {"token_budget": 8, "max_num_sequences": 9}),
     "no sequences": ("max_num_sequences", {"max_num_sequences": 0}),

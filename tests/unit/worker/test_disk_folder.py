@@ -1,0 +1,67 @@
+"""The folder of one start of a worker: its own, private, gone at its end, and cleared of what crashes left."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from cache_store.errors import PreconditionError
+from cache_store.registry import WorkerId
+from worker.disk_folder import DiskFolder
+
+WORKER = WorkerId("worker-0")
+
+
+def test_each_start_has_a_folder_of_its_own(tmp_path: Path) -> None:
+    first = DiskFolder.take(tmp_path, WORKER)
+    first.path.mkdir()
+    assert (tmp_path / WORKER).stat().st_mode & 0o077 == 0
+    first.release()
+    first.release()
+    assert not first.path.exists()
+    second = DiskFolder.take(tmp_path, WORKER)
+    assert second.path != first.path
+    assert second.path.parent == first.path.parent
+    second.release()
+
+
+def test_two_workers_share_a_folder_but_not_a_worker_id(tmp_path: Path) -> None:
+    first = DiskFolder.take(tmp_path, WORKER)
+    other = DiskFolder.take(tmp_path, WorkerId("worker-1"))
+    first.path.mkdir()
+    with pytest.raises(PreconditionError, match=r"another process keeps blocks of worker-0 .*--disk-folder"):
+        DiskFolder.take(tmp_path, WORKER)
+    assert first.path.exists()
+    other.release()
+    first.release()
+
+
+def test_a_process_that_was_killed_holds_nothing_and_what_it_left_goes(tmp_path: Path) -> None:
+    code = (
+        "import os, pathlib, sys; from worker.disk_folder import DiskFolder\n"
+        "folder = DiskFolder.take(pathlib.Path(sys.argv[1]), 'worker-0')\n"
+        "folder.path.mkdir(); (folder.path / 'block').write_bytes(b'sealed'); os.kill(os.getpid(), 9)"
+    )
+    assert subprocess.run([sys.executable, "-c", code, str(tmp_path)], check=False).returncode == -9
+    assert [path.name for path in tmp_path.rglob("block")] == ["block"]
+    folder = DiskFolder.take(tmp_path, WORKER)
+    assert not list(tmp_path.rglob("block"))
+    folder.release()
+
+
+def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(PreconditionError, match="cannot be used for blocks on disk"):
+        DiskFolder.take(tmp_path / "file", WORKER)
+
+
+def test_a_file_of_somebody_else_is_not_removed(tmp_path: Path) -> None:
+    kept = tmp_path / WORKER / "notes.txt"
+    kept.parent.mkdir()
+    kept.write_text("mine")
+    with pytest.raises(PreconditionError, match=r"notes\.txt is a leftover"):
+        DiskFolder.take(tmp_path, WORKER)
+    assert kept.read_text() == "mine"
