@@ -130,10 +130,11 @@ class BlockFiles:
         """Makes all blocks of a domain unreadable, at once and for good. Files are unlinked in the background."""
         with self._lock:
             domain = self._domains.pop(root, None)
+            if domain is None:
+                return
+            files, domain.files = domain.files, {}
             self._sweeps = [sweep for sweep in self._sweeps if not sweep.done() or sweep.exception()]
-            if domain:
-                files, domain.files = domain.files, {}
-                self._sweeps.append(self._sweeper.submit(self._sweep, domain, files.values()))
+            self._sweeps.append(self._sweeper.submit(self._sweep, domain.folder, files.values()))
 
     def wait_swept(self, timeout_s: float) -> bool:
         """Waits until the files of removed domains are unlinked; False where the time was too short."""
@@ -187,11 +188,11 @@ class BlockFiles:
     def _reserve(self, name: BlockName) -> _DomainFiles:
         """Takes the room of a file and the name in its domain."""
         with self._lock:
+            if self._is_closed:
+                raise StorageError("the disk tier is closed")
             for sweep in self._sweeps:
                 if sweep.done():
                     sweep.result()  # raises what ended it
-            if self._is_closed:
-                raise StorageError("the disk tier is closed")
             if self._num_files >= self._max_blocks:
                 raise StorageError(f"all {self._max_blocks} blocks of the disk tier are taken")
             domain = self._domains.get(name.root)
@@ -228,12 +229,13 @@ class BlockFiles:
                 del self._domains[name.root]
                 _remove_folder(domain.folder)
 
-    def _sweep(self, domain: _DomainFiles, numbers: Iterable[int]) -> None:
+    def _sweep(self, folder: Path, numbers: Iterable[int]) -> None:
+        """Knows the files only: the key must not wait for them."""
         for number in numbers:
             if self._is_closed:
                 return  # all is removed at once
-            self._unlink(domain.path(number))
-        _remove_folder(domain.folder)
+            self._unlink(folder / str(number))
+        _remove_folder(folder)
 
     def _unlink(self, path: Path) -> None:
         """A file that stays keeps its room."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import resource
 import stat
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 
 from cache_store.block_files import BlockFiles
 from cache_store.block_name import BlockName
+from cache_store.block_seal import BlockSeal
 from cache_store.errors import CorruptDataError, NotStoredError, PreconditionError, StorageError
 from cache_store.tokens import PackedTokens
 from tests.support.block_names import make_name
@@ -125,6 +127,22 @@ def test_a_removed_domain_is_gone_and_another_stays(files: BlockFiles, folder: P
     assert files.wait_swept(10)
     assert len(stored(folder)) == files.num_files == 1
     files.check_invariants()
+
+
+def num_seals() -> int:
+    gc.collect()
+    return sum(isinstance(each, BlockSeal) for each in gc.get_objects())
+
+
+def test_a_key_does_not_wait_for_its_files(folder: Path) -> None:
+    num_before = num_seals()
+    files = BlockFiles(folder, SIZE, 1_000)
+    for number in range(1_000):
+        files.write(make_name(number=number), block(number))
+    assert num_seals() == num_before + 1
+    files.remove_domain(ONE.root)
+    assert num_seals() == num_before
+    files.close()
 
 
 @pytest.mark.parametrize("removal", ["the domain", "its last block"])
