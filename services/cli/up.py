@@ -16,10 +16,12 @@ from cache_store.policies.choice import PolicyKind
 from services.cli.connection import add_data_dir, data_folder
 from services.cli.exit_codes import ExitCode
 from services.cli.output import bytes_text
+from services.cli.sizes import size_bytes
 from services.client import AdminClient
 from services.client.admin_results import ClusterStatus
 from services.cluster.memory import MIB
 from services.cluster.stop_signals import StopSignals
+from services.cluster.tier_room import LowerTierOptions
 from services.user_settings import UserSettings
 from services.version import VERSION
 
@@ -37,6 +39,21 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument("--ray-address", default="", metavar="HOST:PORT", help="use a running Ray cluster")
     parser.add_argument("--model-name", default="", metavar="NAME", help="name that clients call the model by")
     parser.add_argument("--kv-mib", type=_positive, metavar="MIB", help="KV cache per worker (default: by free memory)")
+    parser.add_argument(
+        "--host-cache",
+        type=size_bytes,
+        metavar="SIZE",
+        help="memory per worker for blocks that leave its KV cache, such as 1GiB (default: none)",
+    )
+    parser.add_argument(
+        "--disk-cache",
+        type=size_bytes,
+        metavar="SIZE",
+        help="disk per worker for blocks that leave the host cache, encrypted, wiped at each start (default: none)",
+    )
+    parser.add_argument(
+        "--disk-folder", type=Path, metavar="DIR", help="where the disk cache lies (default: in the data folder)"
+    )
     parser.add_argument("--torch-threads", type=_positive, default=1, metavar="N", help="CPU threads per worker")
     parser.add_argument(
         "--eviction-policy",
@@ -80,6 +97,7 @@ def run(args: argparse.Namespace) -> int:
         port=args.port,
         admin_port=args.admin_port,
         kv_bytes=args.kv_mib * MIB if args.kv_mib else None,
+        tiers=LowerTierOptions(args.host_cache, args.disk_cache, args.disk_folder),
         torch_threads=args.torch_threads,
         eviction_policy=PolicyKind(args.eviction_policy),
         device=Device(args.device),
@@ -105,6 +123,7 @@ def _summary(system: RunningSystem, options: LaunchOptions) -> str:
     lines = [
         f"stemcache {VERSION} is up",
         *_model_lines(status),
+        *_tier_lines(options),
         f"  API          {system.address} (gRPC, plaintext; health and reflection are on)",
         f"  admin        {system.admin_address}, token in {options.folder.admin_token}",
         f"  data         {options.folder.path}, {system.redis}",
@@ -142,6 +161,14 @@ def _model_lines(status: ClusterStatus) -> list[str]:
         f"  concurrency  at most {sequences} sequences at once; the caches hold {in_pools} requests of "
         f"{_EXAMPLE_TOKENS:,} tokens",
     ]
+
+
+def _tier_lines(options: LaunchOptions) -> list[str]:
+    tiers = options.tiers
+    if tiers.host_bytes is None:
+        return []
+    disk = f", {bytes_text(tiers.disk_bytes)} on disk in {options.disk_folder}" if tiers.disk_bytes else ""
+    return [f"  below each   {bytes_text(tiers.host_bytes)} of memory{disk} for blocks that leave the KV cache"]
 
 
 def _first_call(system: RunningSystem, options: LaunchOptions, has_tenants: bool) -> str:

@@ -23,7 +23,7 @@ from services.client import AdminClient
 from services.cluster.checks import check_port
 from services.cluster.data_folder import DataFolder
 from services.cluster.findings import Level
-from services.cluster.memory import POOL_CAP_BYTES, available_bytes, plan_memory
+from services.cluster.memory import POOL_CAP_BYTES, POOL_FLOOR_BYTES, available_bytes, plan_memory
 from services.cluster.model_tools import check_model, prepare_default_model, torch_uses_gpus
 from services.cluster.ray_cluster import RayCluster
 from services.cluster.ray_part import RayPart
@@ -32,6 +32,13 @@ from services.cluster.router_part import RouterPlan, free_port, router_part
 from services.cluster.secrets import MasterKeySource, master_key_source
 from services.cluster.stop_signals import StopSignals
 from services.cluster.supervision import PartState, Supervisor, Transition
+from services.cluster.tier_room import (
+    NO_LOWER_TIERS,
+    LowerTierOptions,
+    check_combination,
+    check_disk_room,
+    check_host_room,
+)
 from services.cluster.up_state import STATE_VERSION, UpState, remove_state, write_state
 from services.cluster.worker_part import WorkerPart, WorkerSpec
 from services.settings import environment
@@ -83,9 +90,15 @@ class LaunchOptions:
     admin_port: int = 7421
     kv_bytes: int | None = None
     """Of each worker; None: by free memory."""
+    tiers: LowerTierOptions = NO_LOWER_TIERS
     eviction_policy: PolicyKind = PolicyKind.CLASS
     torch_threads: int = 1
     device: Device = Device.AUTO
+
+    @property
+    def disk_folder(self) -> Path:
+        """Where workers keep blocks on disk, each in a folder of its own."""
+        return self.tiers.folder or self.folder.path / "disk"
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +155,7 @@ def running_system(options: LaunchOptions, stop: StopSignals, report: Report) ->
         admin_token = options.folder.load_or_make_admin_token()
         key = master_key_source(options.folder, environment())
         model = _model(options, report)
+        _check_tiers(options, model)
         stop.check()
         redis = stack.enter_context(choose_redis(options.folder, options.redis_url))
         report(f"{redis.description} answers")
@@ -206,6 +220,7 @@ def _check_options(options: LaunchOptions) -> None:
         )
     if options.runner is RunnerKind.DIGEST and options.model:
         raise PreconditionError("the digest runner has no model; leave out --model")
+    check_combination(options.tiers)
 
 
 def _addresses(options: LaunchOptions) -> tuple[str, str]:
@@ -253,7 +268,20 @@ def _seat(options: LaunchOptions, model: _Model, ray: RayCluster) -> _Seat:
 def _cpu_pool_bytes(options: LaunchOptions, model: _Model) -> int:
     if options.ray_address:  # the memory of other machines is not known here
         return POOL_CAP_BYTES
-    return plan_memory(options.num_workers, model.weights_bytes, available_bytes()).pool_bytes
+    host_bytes = options.num_workers * (options.tiers.host_bytes or 0)
+    return plan_memory(options.num_workers, model.weights_bytes, available_bytes() - host_bytes).pool_bytes
+
+
+def _check_tiers(options: LaunchOptions, model: _Model) -> None:
+    """Raises PreconditionError where what was asked for below the device does not fit on this machine."""
+    tiers = options.tiers
+    if options.ray_address:  # the memory and disks of other machines are not known here
+        return
+    if tiers.host_bytes is not None:
+        kv_bytes = options.kv_bytes or POOL_FLOOR_BYTES
+        check_host_room(tiers.host_bytes, options.num_workers, model.weights_bytes, kv_bytes, available_bytes())
+    if tiers.disk_bytes is not None:
+        check_disk_room(tiers.disk_bytes, options.num_workers, options.disk_folder)
 
 
 def _ray(options: LaunchOptions, report: Report) -> RayCluster:
@@ -273,6 +301,9 @@ def _worker_spec(
         redis_url=redis_url,
         cluster_key=key.cluster_key,
         pool=seat.pool,
+        host_pool=None if options.tiers.host_bytes is None else KvBytes(options.tiers.host_bytes),
+        disk_pool=None if options.tiers.disk_bytes is None else KvBytes(options.tiers.disk_bytes),
+        disk_folder=options.disk_folder,
         device=seat.device,
         runner=options.runner,
         model_folder=model.folder,

@@ -245,6 +245,22 @@ def test_a_model_that_is_not_served_is_refused_in_one_line(tmp_path: Path) -> No
     assert last.startswith("stemcache: error: worker-0 did not start: models of type 'mamba' are not served")
 
 
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (("--host-cache", "900TiB"), "too little memory for --host-cache"),
+        (("--host-cache", "1MiB", "--disk-cache", "900TiB"), "too little room for --disk-cache"),
+        (("--disk-cache", "1MiB"), "add --host-cache"),
+    ],
+)
+def test_caches_that_do_not_fit_are_refused_in_one_line(tmp_path: Path, flags: tuple[str, ...], words: str) -> None:
+    data_dir = ("--data-dir", str(tmp_path / "data"), "--port", "0", "--admin-port", "0")
+    refused = run_stemcache("up", "--runner", "digest", *data_dir, *flags)
+    assert refused.returncode == 1
+    assert refused.stderr.count("\n") == 1
+    assert words in refused.stderr
+
+
 def test_nothing_outlives_a_killed_system(tmp_path: Path) -> None:
     running = start_up(tmp_path / "data", "--runner", "digest", "--workers", "1")
     running.note_children()
