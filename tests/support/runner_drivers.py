@@ -7,6 +7,7 @@ import random
 
 from tests.support.step_driver import Driver
 from tests.support.tiny_models import VOCAB_SIZE
+from worker.mover import MakeMover
 from worker.torch_runner.contiguous import ContiguousRunner
 from worker.torch_runner.fastest import fastest_attention
 from worker.torch_runner.gather_attention import GatherAttention
@@ -19,7 +20,13 @@ def tokens(count: int, seed: int) -> list[int]:
     return [generator.randrange(4, VOCAB_SIZE) for _ in range(count)]
 
 
-def paged_driver(model: LoadedModel, backend: str, num_blocks: int = 64) -> Driver:
+def paged_driver(
+    model: LoadedModel,
+    backend: str,
+    num_blocks: int = 64,
+    num_host_blocks: int = 0,
+    make_mover: MakeMover | None = None,
+) -> Driver:
     observers: list[Driver] = []
     runner = PagedRunner(
         model,
@@ -27,6 +34,8 @@ def paged_driver(model: LoadedModel, backend: str, num_blocks: int = 64) -> Driv
         GatherAttention() if backend == "gather" else fastest_attention(model),
         fill=math.nan,
         observer=lambda plan, logits: observers[0].observe(plan, logits),
+        num_host_blocks=num_host_blocks,
+        make_mover=make_mover,
     )
     observers.append(Driver(runner))
     return observers[0]
