@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import pytest
 
 from cache_store.clock import ManualClock
@@ -9,9 +11,10 @@ from cache_store.tokens import pack
 from cache_store.transfers import Moves, TransferResult
 from tests.support.engines import sampling
 from tests.support.manual_transfers import Fate, ManualMaker, always
+from tests.support.simulated_transfers import SimulatedTransfers
 from tests.support.transfer_plans import block_name, load, moving, spill, store
 from worker.digest_rule import expected_output
-from worker.digest_runner import INSTANT, DigestRunner, digest_model
+from worker.digest_runner import INSTANT, DigestRunner, Durations, digest_model
 from worker.step_plan import Draw, Row, RowFailure, SequenceId, SlotCopy, SlotRef, StepPlan
 
 PROMPT = list(range(20, 28))
@@ -166,6 +169,27 @@ def test_a_slot_that_a_load_reads_is_not_overwritten() -> None:
     bench.runner.run(moving(Moves(), load(1, 2, 4, 4)))
     with pytest.raises(AssertionError, match="while a load reads it"):
         bench.runner.run(moving(Moves(stores=(store(2, 0, 0),))))
+
+
+def test_simulated_loads_end_one_after_the_other_on_the_clock() -> None:
+    clock = ManualClock(start_s=0.0)
+    durations = Durations(0.0, 0.0, load_block_s=0.5, disk_block_s=2.0)
+    make_mover = partial(SimulatedTransfers, clock=clock, durations=durations, num_disk_blocks=1)
+    runner = DigestRunner(digest_model(block_size=4), 8, durations, clock.advance, 4, make_mover)
+    transfers = runner.transfers
+    assert isinstance(transfers, SimulatedTransfers)
+    runner.run(moving(Moves(spills=(spill(1, 0),))))
+    assert transfers.finished() == (TransferResult(1, True, 0.0),)
+    runner.run(moving(Moves(), load(2, 1, 4), load(3, None, 5, name=block_name(1)), load(4, 1, 6)))
+    ends: list[tuple[float, TransferResult]] = []
+    while (due_s := transfers.next_due_s) is not None:
+        clock.advance(due_s - clock.monotonic_s())
+        ends += [(due_s, result) for result in transfers.finished()]
+    assert ends == [
+        (0.5, TransferResult(2, True, 0.5)),
+        (2.5, TransferResult(3, True, 2.0)),
+        (3.0, TransferResult(4, True, 0.5)),
+    ]
 
 
 ROW = Row(SequenceId(0), (1,), 0, ((4,), (4,)), ())
