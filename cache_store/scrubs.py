@@ -17,6 +17,9 @@ _NOBODY = b"dropped"
 """Root of an unused block with a dropped domain's bytes: no domain's, so that whoever gets its slots has them scrubbed.
 """
 
+MAX_BLOCKS_PER_PLAN = 4_096
+MAX_BYTES_PER_PLAN = 128 * 1024 * 1024
+
 
 @dataclass(frozen=True, slots=True)
 class Dropped:
@@ -40,9 +43,11 @@ class Dropped:
 class Scrubs:
     """Unused blocks that wait to be scrubbed, and dropped domains of which requests still hold some."""
 
-    __slots__ = ("_queue", "held")
+    __slots__ = ("_queue", "held", "num_per_plan")
 
-    def __init__(self) -> None:
+    def __init__(self, bytes_per_block: int) -> None:
+        self.num_per_plan = max(1, min(MAX_BLOCKS_PER_PLAN, MAX_BYTES_PER_PLAN // max(1, bytes_per_block)))
+        """Blocks to scrub with one plan, so that nobody's step gets long by it."""
         self._queue: list[Block] = []
         """Those that were given away meanwhile count no more."""
         self.held: dict[bytes, int] = {}

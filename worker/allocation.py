@@ -148,8 +148,15 @@ class Allocator:
             self._pool.release((copy.partial.source,))
         self._pool.release(sequence.clear_blocks(), sequence.outcome())
 
+    @property
+    def has_upkeep(self) -> bool:
+        """Whether a step has something to do, whoever computes in it."""
+        return len(self._pool.scrubs) > 0
+
     def drain(self) -> tuple[tuple[SlotRef, ...], tuple[SlotCopy, ...]]:
         """Scrubs and copies for the next plan."""
+        scrubs = self._pool.scrubs
+        self._scrubs.extend(SlotRef(group, slot) for group, slot in scrubs.drain(scrubs.num_per_plan))
         drained = tuple(self._scrubs), tuple(slots for copy in self._copies for slots in copy.slots())
         self._sources.extend(copy.partial.source for copy in self._copies)
         self._scrubs.clear()

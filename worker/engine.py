@@ -22,9 +22,11 @@ from cache_store.events import BlockEvent
 from cache_store.policies.choice import policy_maker
 from cache_store.quota import QuotaTable
 from cache_store.registry import WorkerLoad
+from cache_store.scrubs import Dropped
 from cache_store.tokens import PackedTokens, count
 from cache_store.usage import TenantUse
 from worker.engine_config import EngineConfig, check_request, check_room
+from worker.fences import Fences, purged
 from worker.pins import PinTable
 from worker.preemption import MAX_PREEMPTIONS
 from worker.queue_limit import may_wait
@@ -42,7 +44,7 @@ from worker.requests import (
 from worker.runner import Runner
 from worker.scheduler import Schedule, Scheduler
 from worker.sequence import ActiveRequest, Sequence
-from worker.step_plan import RowFailure, StepPlan, StepResult
+from worker.step_plan import EMPTY_PLAN, RowFailure, StepPlan, StepResult
 
 _log = structlog.get_logger(__name__)
 
@@ -114,7 +116,7 @@ class Engine:
         schedule = self._scheduler.schedule(self._clock.monotonic_s())
         outputs, self._unsent = self._unsent, []
         outputs += self._give_up(schedule)
-        if not schedule.sequences:
+        if schedule.plan is EMPTY_PLAN:
             return tuple(outputs)
         outputs += self._note_started(schedule)
         result = self._run(schedule)
@@ -174,6 +176,19 @@ class Engine:
                 self._num_refused += 1
                 self._unsent.append(self._fail(request, error))
 
+    def purge(self, fences: Fences) -> Dropped:
+        """Drops the domains that these fences purge; what it had of them.
+
+        Requests that run in them go on with what they hold, and neither find nor store anything any more.
+        """
+        requests = self._requests.values()
+        domains = purged((*self._pool.domains(), *(request.domain for request in requests)), fences)
+        for request in requests:
+            if request.domain.root in domains:
+                request.drop()
+        self.pins.end_domains(domains.values())
+        return self._pool.drop(domains.values(), fences)
+
     def drain_events(self) -> tuple[BlockEvent, ...]:
         """Blocks that came or went since the last call."""
         return self._pool.drain_events()
@@ -227,11 +242,13 @@ class Engine:
             result = self._runner.run(plan)
             _check_result(plan, result)
         except Exception as error:  # whatever a runner raises ends the requests of its step, not the worker
+            if not plan.rows:
+                raise  # no request is to blame: the device does not work any more
             where = "".join(traceback.format_exception(error))  # without local variables: those hold prompts
             _log.error("step_failed", error_type=type(error).__name__, num_rows=len(plan.rows), traceback=where)
             return ComputationError("the model failed in a step that this request was part of")
         num_prefill = sum(len(row.token_ids) for row in plan.rows if not row.is_decode)
-        share = num_prefill / plan.num_tokens
+        share = num_prefill / plan.num_tokens if plan.rows else 0.0
         step_s = self._clock.monotonic_s() - started_s
         self._prefill_rate.add(num_prefill, step_s * share)
         self._scheduler.end_step(schedule, step_s)

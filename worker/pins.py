@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass
 from itertools import chain
 from typing import NewType
@@ -163,10 +163,12 @@ class PinTable:
             self._num_yielded += 1
         return num_let_go
 
-    def end_tenant(self, tenant: TenantId) -> None:
-        """Ends all pins of a tenant, of every epoch."""
-        for pin in list(self._pins.get(tenant, {}).values()):
-            self._end(pin)
+    def end_domains(self, domains: Iterable[Domain]) -> None:
+        """Ends all pins of domains."""
+        roots = {domain.root: domain.tenant for domain in domains}
+        for tenant in {*roots.values()}:
+            for pin in [pin for pin in self._pins.get(tenant, {}).values() if pin.domain.root in roots]:
+                self._end(pin)
 
     def check_invariants(self) -> None:
         """Raises AssertionError where the books do not agree with each other or with the pool."""

@@ -30,7 +30,7 @@ from worker.sequence import ActiveRequest, Sequence
 from worker.service import MIN_CHUNK_TOKENS, UNLIMITED, Service
 from worker.single_flight import find_flight
 from worker.step_builder import StepBuilder
-from worker.step_plan import SequenceId, StepPlan
+from worker.step_plan import EMPTY_PLAN, SequenceId, StepPlan
 from worker.tenant_queue import TenantQueue, by_age
 
 LEAST_PART = 8
@@ -79,7 +79,8 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._queues)
+        """Whether a step would do anything."""
+        return self._allocator.has_upkeep or bool(self._queues)
 
     @property
     def num_preemptions(self) -> int:
@@ -121,7 +122,7 @@ class Scheduler:
         return twin
 
     def schedule(self, now_s: float) -> Schedule:
-        """The next step; changes queues and holds. Its plan has no rows where nothing waits or runs, or is hopeless."""
+        """The next step; changes queues and holds. Its plan has no rows where nothing can be computed."""
         self._now_s = now_s
         self._fresh.clear()
         self._step = StepBuilder(self._config.num_step_tokens, self._block_size)
@@ -131,8 +132,8 @@ class Scheduler:
         self._service.settle(self._backlogged())
         hopeless = self._admission.end_step()
         entries = self._step.in_order()
-        if not entries:  # what is to be scrubbed and told waits for the next step
-            return Schedule(StepPlan((), (), (), ()), (), hopeless)
+        if not entries and not self._allocator.has_upkeep:  # what is to be told waits for the next step
+            return Schedule(EMPTY_PLAN, (), hopeless)
         scrubs, copies = self._allocator.drain()
         ended, self._ended = tuple(self._ended), []
         plan = StepPlan(rows=tuple(row for _, row in entries), scrubs=scrubs, copies=copies, ended=ended)
@@ -145,7 +146,8 @@ class Scheduler:
     def end_step(self, schedule: Schedule, seconds: float) -> None:
         """The step has run, for that long."""
         self._allocator.end_step()
-        self._service.note_step(zip(schedule.sequences, schedule.plan.rows, strict=True), seconds)
+        if schedule.sequences:
+            self._service.note_step(zip(schedule.sequences, schedule.plan.rows, strict=True), seconds)
 
     def fail_step(self, schedule: Schedule) -> None:
         """The step has run or not, and nothing of it may be used."""

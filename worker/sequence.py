@@ -34,6 +34,8 @@ class ActiveRequest:
     scheduled_s: float | None = None
     first_token_s: float | None = None
     setbacks: Setbacks = field(default_factory=Setbacks)
+    is_dropped: bool = False
+    """Its domain was purged: it runs to its end with what it has, and neither finds nor stores anything any more."""
     is_guarded: bool = False
     """It starts only with all blocks that it will ever need, and is not preempted any more."""
 
@@ -49,13 +51,20 @@ class ActiveRequest:
     def sampling(self) -> SamplingParams:
         return self.request.sampling
 
+    def drop(self) -> None:
+        """Its domain was purged."""
+        self.is_dropped = True
+        for sequence in self.sequences:
+            sequence.num_expected = 0
+            sequence.flight = None
+
     @property
     def may_match(self) -> bool:
-        return self.request.cache_mode is not CacheMode.BYPASS
+        return self.request.cache_mode is not CacheMode.BYPASS and not self.is_dropped
 
     @property
     def may_commit(self) -> bool:
-        return self.request.cache_mode is CacheMode.READ_WRITE
+        return self.request.cache_mode is CacheMode.READ_WRITE and not self.is_dropped
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +79,8 @@ class Flight:
     @property
     def is_on(self) -> bool:
         """Whether waiting still makes sense."""
-        return self.leader.id == self.sequence and self.leader.num_committed < self.num_blocks
+        leader = self.leader
+        return leader.id == self.sequence and leader.num_committed < self.num_blocks and leader.owner.may_commit
 
 
 class Sequence:

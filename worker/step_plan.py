@@ -96,6 +96,9 @@ class StepPlan:
         return sum(len(row.token_ids) for row in self.rows)
 
 
+EMPTY_PLAN = StepPlan((), (), (), ())
+
+
 @dataclass(frozen=True, slots=True)
 class RowFailure:
     """Why a row gave no token; the other rows of the step are not touched by it."""
