@@ -17,6 +17,7 @@ class Account:
     """Owned by the pool."""
 
     __slots__ = (
+        "is_closed",
         "maximum",
         "minimum",
         "num_cached",
@@ -44,6 +45,8 @@ class Account:
         """Blocks that it is guaranteed."""
         self.maximum = 0
         """Blocks that it may have."""
+        self.is_closed = False
+        """Its tenant is deleted: the account is forgotten when it has no blocks any more."""
         self.weight = 1.0
         self.strict = False
         self.watch: Watch | None = None

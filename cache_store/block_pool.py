@@ -181,8 +181,6 @@ class BlockPool:
                 block.tenant = tenant
         self._next_uid += num_blocks
         account.take_slots(num_blocks)
-        if self.scrubs.held:
-            self.scrubs.hold(root, num_blocks)
         return Granted(tuple(blocks), tuple(scrubs))
 
     def commit(
@@ -239,9 +237,8 @@ class BlockPool:
                 unknown = block.use = unknown or self._uses.unknown(account)
             if not block.children:
                 self._offer(account, block)
-        if self.scrubs.held:
-            unused = self._unused[len(self._unused) - num_let_go :]
-            self.scrubs.let_go(blocks[0].root, num_let_go + num_cached, unused)
+        if blocks[0].root in self.scrubs.roots:
+            self.scrubs.add(self._unused[len(self._unused) - num_let_go :])
         account.num_held -= num_let_go + num_cached
         account.num_cached += num_cached
         account.give_slots(num_let_go)
@@ -270,6 +267,10 @@ class BlockPool:
     def domains(self) -> list[Domain]:
         """Those of which something can be matched."""
         return self._tree.domains()
+
+    def close(self, tenant: TenantId) -> None:
+        """Forgets what is known of a deleted tenant, as soon as it has no blocks."""
+        self._ledger.close(tenant)
 
     def drop(self, domains: Collection[Domain], tenants: Collection[TenantId]) -> Dropped:
         """Forgets domains of `tenants`: nothing of them is found from now on.
@@ -333,8 +334,6 @@ class BlockPool:
             if block.ref_count == 0:
                 num_taken += 1
             block.ref_count += 1
-        if self.scrubs.held and num_taken:
-            self.scrubs.hold(blocks[0].root, num_taken)
         account.num_held += num_taken
         account.num_cached -= num_taken
 

@@ -87,8 +87,9 @@ class Ledger:
         for tenant, quota in quotas.quotas.items():
             if quota.share(self._tier).minimum > 0:
                 self.of(tenant)
-        for account in self._accounts.values():
+        for account in list(self._accounts.values()):
             self._take_quota(account)
+            self._forget(account)
         self._num_strict = sum(account.minimum for account in self._accounts.values() if account.strict)
         self._guaranteed = {each.tenant: each for each in self._accounts.values() if each.minimum}
         self._present = {each.tenant: each for each in self._accounts.values() if each.num_used or each.strict}
@@ -101,10 +102,19 @@ class Ledger:
         """The account has no blocks."""
         if not account.strict:
             self._present.pop(account.tenant, None)
+        if account.is_closed:
+            self._forget(account)
 
     def is_alone(self, account: Account) -> bool:
         """Whether nobody else has blocks, and none are kept for anybody else."""
         return len(self._present) == 1 and account.tenant in self._present
+
+    def close(self, tenant: TenantId) -> None:
+        """The tenant is deleted: what its policy has learnt goes with its last block and its guarantee."""
+        account = self._accounts.get(tenant)
+        if account is not None:
+            account.is_closed = True
+            self._forget(account)
 
     def guarantees(self) -> dict[TenantId, int]:
         """Of those that have one."""
@@ -147,6 +157,10 @@ class Ledger:
             lent_blocks=num_lent,
             evicted_blocks=account.num_evicted,
         )
+
+    def _forget(self, account: Account) -> None:
+        if account.is_closed and not account.num_used and not account.minimum:
+            self._accounts.pop(account.tenant, None)
 
     def _take_quota(self, account: Account) -> None:
         quota = self._quotas.of(account.tenant)

@@ -6,7 +6,6 @@ that, a part with each plan. Owned by the pool.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
@@ -16,6 +15,9 @@ from cache_store.prefix_tree import Block
 _NOBODY = b"dropped"
 """Root of an unused block with a dropped domain's bytes: no domain's, so that whoever gets its slots has them scrubbed.
 """
+
+MAX_ROOTS = 65_536
+"""Dropped domains that are remembered; beyond it only those of which blocks are held."""
 
 MAX_BLOCKS_PER_PLAN = 4_096
 MAX_BYTES_PER_PLAN = 128 * 1024 * 1024
@@ -41,17 +43,17 @@ class Dropped:
 
 
 class Scrubs:
-    """Unused blocks that wait to be scrubbed, and dropped domains of which requests still hold some."""
+    """Unused blocks that wait to be scrubbed, and the domains whose blocks will when they become unused."""
 
-    __slots__ = ("_queue", "held", "num_per_plan")
+    __slots__ = ("_queue", "num_per_plan", "roots")
 
     def __init__(self, bytes_per_block: int) -> None:
         self.num_per_plan = max(1, min(MAX_BLOCKS_PER_PLAN, MAX_BYTES_PER_PLAN // max(1, bytes_per_block)))
         """Blocks to scrub with one plan, so that nobody's step gets long by it."""
         self._queue: list[Block] = []
         """Those that were given away meanwhile count no more."""
-        self.held: dict[bytes, int] = {}
-        """Blocks that are held, by the root of a dropped domain. Where it is empty nothing has to be told here."""
+        self.roots: set[bytes] = set()
+        """Of dropped domains. Requests may run in them, or come late: what they let go of is scrubbed."""
 
     def __len__(self) -> int:
         """Blocks to look at: none, once everything is scrubbed."""
@@ -62,17 +64,20 @@ class Scrubs:
 
         All unused ones of the tenants are taken: those that were evicted before held the same bytes.
         """
-        held: Counter[bytes] = Counter()
+        held: set[bytes] = set()
         unused: list[Block] = []
+        num_held = 0
         for block in blocks:
             if block.ref_count:
-                if block.root in roots:
-                    held[block.root] += 1
+                held.add(block.root)
+                num_held += block.root in roots
             elif block.parent is None and block.tenant in tenants:
                 unused.append(block)
-        self.held.update(held)
+        if len(self.roots) + len(roots) > MAX_ROOTS:
+            self.roots &= held
+        self.roots.update(roots)
         self.add(unused)
-        return held.total()
+        return num_held
 
     def add(self, blocks: Iterable[Block]) -> None:
         """Takes unused blocks, those that hold somebody's bytes."""
@@ -80,20 +85,6 @@ class Scrubs:
             if block.root and block.root != _NOBODY:
                 block.root = _NOBODY
                 self._queue.append(block)
-
-    def hold(self, root: bytes, num_blocks: int) -> None:
-        """So many more blocks of a domain are held."""
-        if root in self.held:
-            self.held[root] += num_blocks
-
-    def let_go(self, root: bytes, num_blocks: int, unused: Iterable[Block]) -> None:
-        """So many blocks of a domain are held no more; some of them are unused now."""
-        if root not in self.held:
-            return
-        self.held[root] -= num_blocks
-        if not self.held[root]:
-            del self.held[root]
-        self.add(unused)
 
     def drain(self, num_most: int) -> tuple[tuple[int, int], ...]:
         """(group, slot) of at most `num_most` blocks: to be overwritten by the next plan."""
@@ -110,12 +101,8 @@ class Scrubs:
     def check_invariants(self, blocks: Iterable[Block]) -> None:
         """Raises AssertionError where the books do not agree with `blocks`, which are all of the pool."""
         queued = {id(block) for block in self._queue}
-        held: Counter[bytes] = Counter()
         for block in blocks:
-            held[block.root] += block.ref_count > 0
             if block.root == _NOBODY:
                 assert not block.ref_count, "a dropped block was given away and belongs to nobody"
                 assert block.parent is None, "a dropped block can be matched"
                 assert id(block) in queued, "a dropped block is not going to be scrubbed"
-        assert self.held == {root: held[root] for root in self.held}, "held blocks of a dropped domain are miscounted"
-        assert all(self.held.values()), "a dropped domain without held blocks is forgotten"

@@ -126,6 +126,11 @@ class DigestRunner:
     def transfers(self) -> Transfers:
         return self._mover
 
+    @property
+    def pools(self) -> tuple[Records, ...]:
+        """What stands in the slots of each group: [slot, token of the block, field]; only to be looked at."""
+        return self._pools
+
     def run(self, plan: StepPlan) -> StepResult:
         try:
             return self._run(plan)

@@ -187,7 +187,10 @@ class Engine:
             if request.domain.root in domains:
                 request.drop()
         self.pins.end_domains(domains.values())
-        return self._pool.drop(domains.values(), fences)
+        dropped = self._pool.drop(domains.values(), fences)
+        for tenant in (tenant for tenant, fence in fences.items() if fence is None):
+            self._pool.close(tenant)
+        return dropped
 
     def drain_events(self) -> tuple[BlockEvent, ...]:
         """Blocks that came or went since the last call."""

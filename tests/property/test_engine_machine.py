@@ -17,11 +17,12 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, multi
 from cache_store.digest import Hasher, xxh3_128
 from cache_store.domain import Domain
 from cache_store.errors import AlreadyExistsError, InvalidRequestError, LimitExceededError, UnavailableError
+from cache_store.fence import Fence
 from cache_store.quota import QuotaTable
 from cache_store.tokens import common_prefix, pack, unpack
 from tests.support.block_mirror import BlockMirror
-from tests.support.domains import make_domain
 from tests.support.engines import Bench, sampling
+from tests.support.fences import fenced_domain, make_fence
 from tests.support.quotas import quota_tables
 from worker.digest_runner import INSTANT, Durations
 from worker.engine_config import EngineConfig
@@ -30,8 +31,10 @@ from worker.requests import CacheMode, Failed, RequestKey
 
 pytestmark = pytest.mark.timeout(1_800)  # the nightly profile takes minutes
 
-DOMAINS = (make_domain("acme"), make_domain("globex"), make_domain("acme", partition="p"))
 TENANTS = ("acme", "globex")
+PLACES = (("acme", ""), ("globex", ""), ("acme", "p"))
+"""Tenants and partitions: their domains change with every purge."""
+places = st.sampled_from(PLACES)
 VOCAB_SIZE = 6
 MOST_STEPS_TO_THE_END = 4_000
 """Far more than what can be waiting would take one by one, each computed three times."""
@@ -101,9 +104,20 @@ class EngineMachine(RuleBasedStateMachine):
         self.bench = Bench(num_blocks, block_size, window, VOCAB_SIZE, 40, config, hasher, durations)
         self.bench.engine.set_quotas(quotas)
         self.mirror = BlockMirror() if hasher is xxh3_128 else None
+        self.epochs = dict.fromkeys(TENANTS, 0)
+        self.marks = dict.fromkeys(TENANTS, 0)
+        """Purges of the partition `p`, in the epoch."""
         self.shared: list[tuple[Domain, bytes]] = []
         self.cancelled: set[RequestKey] = set()
         self.checked: set[RequestKey] = set()
+
+    def _fence(self, tenant: str) -> Fence:
+        mark = self.marks[tenant]
+        return make_fence(tenant, self.epochs[tenant], {"p": mark} if mark else {})
+
+    def _domain(self, place: tuple[str, str]) -> Domain:
+        tenant, partition = place
+        return fenced_domain(self._fence(tenant), partition)
 
     def _submit(self, domain, prompt, params, num_samples, mode):
         try:
@@ -117,14 +131,15 @@ class EngineMachine(RuleBasedStateMachine):
 
     @rule(
         target=keys,
-        domain=st.sampled_from(DOMAINS),
+        place=places,
         prompt=prompts,
         params=params,
         num_samples=st.sampled_from([1, 1, 1, 2, 3]),
         mode=st.sampled_from([CacheMode.READ_WRITE] * 3 + [CacheMode.READ_ONLY, CacheMode.BYPASS]),
         num_twins=st.sampled_from([0, 0, 1, 3]),
     )
-    def submit(self, domain, prompt, params, num_samples, mode, num_twins):
+    def submit(self, place, prompt, params, num_samples, mode, num_twins):
+        domain = self._domain(place)
         keys = [self._submit(domain, prompt, params, num_samples, mode) for _ in range(1 + num_twins)]
         return multiple(*(key for key in keys if key is not None))
 
@@ -147,17 +162,32 @@ class EngineMachine(RuleBasedStateMachine):
         self.bench.engine.set_quotas(quotas)
         self.bench.engine.check_invariants()
 
-    @rule(domain=st.sampled_from(DOMAINS), prompt=prompts, lifetime_s=st.sampled_from([1.0, 1_000.0]))
-    def pin(self, domain, prompt, lifetime_s):
+    @rule(tenant=st.sampled_from(TENANTS), everything=st.booleans())
+    def purge(self, tenant: str, everything: bool) -> None:
+        before = [self._domain(place) for place in PLACES]
+        if everything:
+            self.epochs[tenant], self.marks[tenant] = self.epochs[tenant] + 1, 0
+        else:
+            self.marks[tenant] += 1
+        gone = {domain for domain in before if domain not in {self._domain(place) for place in PLACES}}
+        fence = self._fence(tenant)
+        self.bench.engine.purge({fence.tenant: fence})
+        self.bench.engine.check_invariants()
+        assert self.bench.engine.snapshot().keys().isdisjoint(domain.tag for domain in gone)
+        assert not any(self.bench.engine.pins.of(domain) for domain in gone if everything)
+
+    @rule(place=places, prompt=prompts, lifetime_s=st.sampled_from([1.0, 1_000.0]))
+    def pin(self, place, prompt, lifetime_s):
+        domain = self._domain(place)
         pin_id = PinId(str(len(prompt)))
         expires_unix_s = self.bench.clock.unix_s() + lifetime_s
         with suppress(LimitExceededError, AlreadyExistsError):
             self.bench.engine.pins.pin(PinRequest(domain, pin_id, pack(prompt), expires_unix_s, ""))
         self.bench.engine.check_invariants()
 
-    @rule(domain=st.sampled_from(DOMAINS), length=st.integers(1, 24))
-    def unpin(self, domain, length):
-        self.bench.engine.pins.unpin(domain, PinId(str(length)))
+    @rule(place=places, length=st.integers(1, 24))
+    def unpin(self, place, length):
+        self.bench.engine.pins.unpin(self._domain(place), PinId(str(length)))
 
     @rule(seconds=st.sampled_from([0.5, 20.0]))
     def wait(self, seconds: float) -> None:
@@ -208,6 +238,12 @@ class EngineMachine(RuleBasedStateMachine):
         assert self.bench.engine.load().running_requests == 0
         assert self.bench.engine.load().waiting_requests == 0
         assert all(answer.has_ended for answer in self.bench.answers.values())
+        for tenant in TENANTS:
+            self.purge(tenant, everything=True)
+        while self.bench.engine.has_work:
+            self._step()
+        assert self.bench.written_slots() == set(), "bytes are left of what was purged"
+        assert self.bench.engine.num_held_blocks == 0
 
 
 TestEngine = EngineMachine.TestCase

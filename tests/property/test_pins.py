@@ -151,10 +151,10 @@ class PinMachine(RuleBasedStateMachine):
             self.num_yielded += 1
         assert self.table.yield_for(tenants, num_blocks) == let_go
 
-    @rule(tenant=st.sampled_from(TENANTS))
-    def end_tenant(self, tenant: TenantId) -> None:
-        self.table.end_tenant(tenant)
-        self.pins = {key: pin for key, pin in self.pins.items() if key[0] != tenant}
+    @rule(numbers=st.sets(domains))
+    def end_domains(self, numbers: set[int]) -> None:
+        self.table.end_domains(DOMAINS[number] for number in numbers)
+        self.pins = {key: pin for key, pin in self.pins.items() if pin.domain not in numbers}
 
     @invariant()
     def books_agree(self) -> None:

@@ -15,7 +15,7 @@ from cache_store.errors import StemcacheError
 from cache_store.tokens import pack
 from cache_store.transfers import Transfers
 from tests.support.domains import make_domain
-from worker.digest_rule import ExpectedSample, expected_output
+from worker.digest_rule import POISON, ExpectedSample, expected_output
 from worker.digest_runner import INSTANT, DigestRunner, Durations, digest_model
 from worker.engine import Engine
 from worker.engine_config import EngineConfig
@@ -155,8 +155,8 @@ class Bench:
         info = digest_model(
             block_size=block_size, window=window, vocab_size=vocab_size, max_model_len=max_model_len, eos_token_ids=()
         )
-        inner = DigestRunner(info, num_blocks, durations, self.clock.advance, num_host_blocks, make_mover)
-        self.runner = RecordingRunner(inner)
+        self.inner = DigestRunner(info, num_blocks, durations, self.clock.advance, num_host_blocks, make_mover)
+        self.runner = RecordingRunner(self.inner)
         self.engine = Engine(self.runner, self.clock, config or EngineConfig(), hasher)
         self.answers: dict[RequestKey, Answer] = {}
         self.requests: dict[RequestKey, EngineRequest] = {}
@@ -216,6 +216,14 @@ class Bench:
         key = self.submit(prompt, params, domain=domain, num_samples=num_samples, mode=mode, ttl_s=ttl_s)
         self.run_until_idle()
         return self.answers[key]
+
+    def written_slots(self) -> set[tuple[int, int]]:
+        """(group, slot) of all slots in which anything stands."""
+        return {
+            (group, int(slot))
+            for group, pool in enumerate(self.inner.pools)
+            for slot in (pool != POISON).any(axis=(1, 2)).nonzero()[0]
+        }
 
     def expected(self, key: RequestKey) -> tuple[ExpectedSample, ...]:
         """What the oracle says about a request."""

@@ -255,13 +255,15 @@ def test_pins_that_share_blocks_yield_together_and_those_in_use_stay(pinned: Pin
     pinned.pool.release(held)
 
 
-def test_a_tenants_pins_end_together(pinned: Pinned) -> None:
-    for domain in (ACME, make_domain("acme", epoch="e2"), GLOBEX):
+def test_the_pins_of_a_domain_end_together_and_no_others(pinned: Pinned) -> None:
+    partition = make_domain("acme", partition="p")
+    for domain in (ACME, partition, GLOBEX):
         pinned.request(PREFIX, domain)
-        pinned.pin(pin_id=domain.epoch, domain=domain)
-    pinned.table.end_tenant(ACME.tenant)
-    assert pinned.table.num_pinned(ACME.tenant) == 0
-    assert pinned.ids(GLOBEX) == ["e1"]
+        for pin_id in "ab":
+            pinned.pin(pin_id=pin_id + domain.partition, domain=domain)
+    pinned.table.end_domains((ACME, make_domain("initech")))
+    assert pinned.ids(partition) == ["a" + partition.partition, "b" + partition.partition]
+    assert pinned.ids(GLOBEX) == ["a" + GLOBEX.partition, "b" + GLOBEX.partition]
 
 
 def test_a_pin_keeps_a_block_beyond_its_time_to_live(pinned: Pinned) -> None:
