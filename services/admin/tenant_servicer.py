@@ -16,8 +16,10 @@ import structlog
 from stemcache.admin.v1 import admin_pb2 as pb
 from stemcache.admin.v1.admin_pb2_grpc import TenantAdminServiceServicer
 
-from cache_store.errors import UnavailableError
+from services.admin.purge_messages import receipt_message
 from services.admin.tenant_messages import api_key_message, quota_change, tenant_message, tenant_messages
+from services.router.cache_validation import purge_scope
+from services.router.purges import Purges
 from services.router.statuses import abort_with
 from services.tenants.model import KeyId
 from services.tenants.redis_store import Committed, ControlStore
@@ -49,9 +51,10 @@ def _answered(method: Method[Request, Response]) -> Method[Request, Response]:
 class TenantServicer(TenantAdminServiceServicer):
     """The service. Who may call it is decided before it, by `AdminAuthInterceptor`."""
 
-    def __init__(self, store: ControlStore, sync: DirectorySync) -> None:
+    def __init__(self, store: ControlStore, sync: DirectorySync, purges: Purges) -> None:
         self._store = store
         self._sync = sync
+        self._purges = purges
 
     @_answered
     async def CreateTenant(self, request: pb.CreateTenantRequest, context: Context) -> pb.CreateTenantResponse:
@@ -68,9 +71,9 @@ class TenantServicer(TenantAdminServiceServicer):
 
     @_answered
     async def DeleteTenant(self, request: pb.DeleteTenantRequest, context: Context) -> pb.DeleteTenantResponse:
-        await self._write(lambda: self._store.delete_tenant(request.name))
+        receipt = await self._purges.delete(request.name)
         _log.info("tenant_deleted", tenant=request.name)
-        return pb.DeleteTenantResponse()
+        return pb.DeleteTenantResponse(receipt=receipt_message(receipt))
 
     @_answered
     async def CreateApiKey(self, request: pb.CreateApiKeyRequest, context: Context) -> pb.CreateApiKeyResponse:
@@ -92,17 +95,19 @@ class TenantServicer(TenantAdminServiceServicer):
 
     @_answered
     async def RotateEpoch(self, request: pb.RotateEpochRequest, context: Context) -> pb.RotateEpochResponse:
-        done = await self._write(lambda: self._store.rotate_epoch(request.tenant))
+        done, receipt = await self._purges.rotate(request.tenant)
         _log.info("epoch_rotated", tenant=request.tenant)
-        return pb.RotateEpochResponse(tenant=tenant_message(done.value, done.state.table))
+        tenant = tenant_message(done.value, done.state.table)
+        return pb.RotateEpochResponse(tenant=tenant, receipt=receipt_message(receipt))
 
     @_answered
     async def PurgeTenantCache(
-        self,
-        request: pb.PurgeTenantCacheRequest,
-        context: Context,
+        self, request: pb.PurgeTenantCacheRequest, context: Context
     ) -> pb.PurgeTenantCacheResponse:
-        raise UnavailableError("purge is not served yet", 1.0)
+        scope = purge_scope(request)
+        tenant = (await self._read()).tenant_by_name(request.tenant)
+        receipt = await self._purges.purge(tenant.id, scope)
+        return pb.PurgeTenantCacheResponse(receipt=receipt_message(receipt))
 
     @_answered
     async def SetTenantQuota(self, request: pb.SetTenantQuotaRequest, context: Context) -> pb.SetTenantQuotaResponse:

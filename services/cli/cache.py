@@ -1,9 +1,10 @@
-"""`stemcache cache …`: what of a prompt is cached, warming, and pins."""
+"""`stemcache cache …`: what of a prompt is cached, warming, pins and purging."""
 
 from __future__ import annotations
 
 import argparse
 
+from services.cli import purge
 from services.cli.connection import add_tenant_flags, tenant_client
 from services.cli.durations import seconds
 from services.cli.exit_codes import ExitCode
@@ -18,7 +19,7 @@ _HEADINGS = ("PIN", "NAME", "MODEL", "BLOCKS", "WORKERS", "SIZE", "ENDS")
 
 def add_command(commands: Commands[argparse.ArgumentParser]) -> None:
     """Adds the command to the parser."""
-    parser = commands.add_parser("cache", help="look up, warm and pin prompts of a tenant")
+    parser = commands.add_parser("cache", help="look up, warm, pin and purge prompts of a tenant")
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     add_prompt_flags(_add(actions, "lookup", "say how much of a prompt is cached", lookup))
     add_prompt_flags(_add(actions, "warm", "compute a prompt, so that it is cached", warm))
@@ -27,6 +28,7 @@ def add_command(commands: Commands[argparse.ArgumentParser]) -> None:
     pin_parser.add_argument("--ttl", type=seconds, required=True, metavar="TIME", help="how long: 90s, 10m, 7d")
     pin_parser.add_argument("--name", default="", help="for lists of pins")
     _add(actions, "unpin", "end a pin", unpin).add_argument("pin_id", help="as `cache pins` shows it")
+    purge.add_flags(_add(actions, "purge", "forget what is cached of the tenant", purge_cache))
     _add(actions, "pins", "list all pins of the tenant", list_pins)
 
 
@@ -82,6 +84,17 @@ def unpin(args: argparse.Namespace) -> int:
     with tenant_client(args) as client:
         was_pinned = client.cache.unpin(args.pin_id)
     print("ended" if was_pinned else "there was no such pin")
+    return ExitCode.OK
+
+
+def purge_cache(args: argparse.Namespace) -> int:
+    """Forgets what is cached."""
+    with tenant_client(args) as client:
+        purged = client.cache.purge(purge.scope_of(args))
+    if args.json:
+        print_json(purged)
+    else:
+        purge.print_purged(purged)
     return ExitCode.OK
 
 

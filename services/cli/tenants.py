@@ -6,12 +6,12 @@ import argparse
 import sys
 from pathlib import Path
 
-from services.cli import quota
+from services.cli import purge, quota
 from services.cli.connection import add_admin_flags, admin_client
 from services.cli.exit_codes import ExitCode
 from services.cli.output import date_text, print_json, print_table
 from services.client.admin_requests import USUAL_TERMS
-from services.client.admin_results import ApiKey, Tenant
+from services.client.admin_results import ApiKey, PurgeReceipt, Tenant
 from services.cluster.data_folder import write_private
 
 Commands = argparse._SubParsersAction  # argparse has no public name for it
@@ -30,6 +30,9 @@ def add_command(commands: Commands[argparse.ArgumentParser]) -> None:
     delete_parser = _add_tenant_action(actions, "delete", "remove a tenant, its keys and all that it cached", delete)
     delete_parser.add_argument("--yes", action="store_true", help="needed: it cannot be undone")
     _add_tenant_action(actions, "rotate", "make all that a tenant cached unreachable", rotate)
+    purge.add_flags(
+        _add_tenant_action(actions, "purge", "forget what a tenant has cached, or a part of it", purge_cache)
+    )
     export = _add(actions, "export", "write all tenants and keys to a file", export_tenants)
     export.add_argument("file", type=Path, help="new file, mode 0600; its secrets lie under the master key")
     import_parser = _add(actions, "import", "read such a file", import_tenants)
@@ -114,19 +117,35 @@ def delete(args: argparse.Namespace) -> int:
         )
         return ExitCode.USAGE
     with admin_client(args) as client:
-        client.delete_tenant(args.tenant)
+        receipt = client.delete_tenant(args.tenant)
     _say(args, f"removed tenant {args.tenant}")
-    return ExitCode.OK
+    return _tell(args, receipt)
 
 
 def rotate(args: argparse.Namespace) -> int:
     """Renews a tenant's epoch."""
     with admin_client(args) as client:
-        tenant = client.rotate_epoch(args.tenant)
+        rotated = client.rotate_epoch(args.tenant)
     if args.json:
-        print_json(tenant)
+        print_json(rotated)
+        return ExitCode.OK
+    tenant = rotated.tenant
+    print(f"nothing that {tenant.name} cached before {date_text(tenant.epoch_unix_s)} can match again")
+    return _tell(args, rotated.receipt)
+
+
+def purge_cache(args: argparse.Namespace) -> int:
+    """Forgets what a tenant has cached."""
+    with admin_client(args) as client:
+        receipt = client.purge_cache(args.tenant, purge.scope_of(args))
+    return _tell(args, receipt)
+
+
+def _tell(args: argparse.Namespace, receipt: PurgeReceipt) -> int:
+    if args.json:
+        print_json(receipt)
     else:
-        print(f"nothing that {tenant.name} cached before {date_text(tenant.epoch_unix_s)} can match again")
+        purge.print_receipt(receipt)
     return ExitCode.OK
 
 

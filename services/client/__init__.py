@@ -4,7 +4,7 @@ from services.client.admin_client import AdminClient
 from services.client.admin_requests import TenantTerms
 from services.client.async_cache import AsyncTenantCache
 from services.client.async_client import AsyncStemcacheClient
-from services.client.cache_results import CachedPrefix, Pin
+from services.client.cache_results import BlocksByTier, CachedPrefix, Pin, Purged
 from services.client.errors import (
     ApiAbortedError,
     ApiCancelledError,
@@ -20,6 +20,7 @@ from services.client.errors import (
     FieldViolation,
     QuotaViolation,
 )
+from services.client.purge_scope import PurgeEverything, PurgeModel, PurgePartition, PurgeScope
 from services.client.requests import (
     CacheHints,
     CacheMode,
@@ -62,6 +63,7 @@ __all__ = [
     "ApiUnavailableError",
     "AsyncStemcacheClient",
     "AsyncTenantCache",
+    "BlocksByTier",
     "CacheHints",
     "CacheMode",
     "CachedPrefix",
@@ -80,6 +82,11 @@ __all__ = [
     "ModelCard",
     "Pin",
     "Prompt",
+    "PurgeEverything",
+    "PurgeModel",
+    "PurgePartition",
+    "PurgeScope",
+    "Purged",
     "QuotaViolation",
     "Route",
     "SampleFinish",

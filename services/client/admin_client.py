@@ -15,9 +15,19 @@ from stemcache.admin.v1.admin_pb2_grpc import ClusterServiceStub, TenantAdminSer
 
 from services.client import admin_messages as messages
 from services.client.admin_requests import USUAL_TERMS, TenantTerms
-from services.client.admin_results import ApiKey, ClusterStatus, ImportCounts, NewApiKey, RequestRecord, Tenant
+from services.client.admin_results import (
+    ApiKey,
+    ClusterStatus,
+    ImportCounts,
+    NewApiKey,
+    PurgeReceipt,
+    RequestRecord,
+    Rotated,
+    Tenant,
+)
 from services.client.channel import CALL_TIMEOUT_S, channel_options, credential_metadata
 from services.client.errors import api_errors
+from services.client.purge_scope import PurgeScope, fill_scope
 
 
 class AdminClient:
@@ -66,18 +76,27 @@ class AdminClient:
             response = self._tenants.SetTenantQuota(request, timeout=self._timeout_s, metadata=self._metadata)
         return messages.tenant_of(response.tenant)
 
-    def delete_tenant(self, name: str) -> None:
+    def delete_tenant(self, name: str) -> PurgeReceipt:
         """Removes a tenant and its keys; nothing that it cached can be reached again."""
         request = pb.DeleteTenantRequest(name=name)
         with api_errors():
-            self._tenants.DeleteTenant(request, timeout=self._timeout_s, metadata=self._metadata)
+            response = self._tenants.DeleteTenant(request, timeout=self._timeout_s, metadata=self._metadata)
+        return messages.receipt_of(response.receipt)
 
-    def rotate_epoch(self, tenant: str) -> Tenant:
-        """Makes everything that a tenant cached unreachable."""
+    def rotate_epoch(self, tenant: str) -> Rotated:
+        """Gives a tenant a fresh epoch: everything that it cached is forgotten."""
         request = pb.RotateEpochRequest(tenant=tenant)
         with api_errors():
             response = self._tenants.RotateEpoch(request, timeout=self._timeout_s, metadata=self._metadata)
-        return messages.tenant_of(response.tenant)
+        return Rotated(messages.tenant_of(response.tenant), messages.receipt_of(response.receipt))
+
+    def purge_cache(self, tenant: str, scope: PurgeScope) -> PurgeReceipt:
+        """Forgets what a tenant has cached in a scope. ApiNotFoundError for a model that nobody serves."""
+        request = pb.PurgeTenantCacheRequest(tenant=tenant)
+        fill_scope(request, scope)
+        with api_errors():
+            response = self._tenants.PurgeTenantCache(request, timeout=self._timeout_s, metadata=self._metadata)
+        return messages.receipt_of(response.receipt)
 
     def create_api_key(self, tenant: str) -> NewApiKey:
         """Makes a key. Its secret is told here and never again."""

@@ -13,6 +13,7 @@ from services.client.admin_results import (
     ApiKey,
     ClusterStatus,
     PressureStatus,
+    PurgeReceipt,
     RequestRecord,
     RouteTerm,
     Tenant,
@@ -20,8 +21,10 @@ from services.client.admin_results import (
     TenantQuota,
     TenantUse,
     TierShare,
+    WorkerPurge,
     WorkerStatus,
 )
+from services.client.cache_messages import blocks_of
 
 _RULES = {pb.ROUTE_RULE_COST: "cost", pb.ROUTE_RULE_AFFINITY: "affinity"}
 
@@ -60,6 +63,26 @@ def fill_terms(message: pb.CreateTenantRequest | pb.SetTenantQuotaRequest, terms
 def api_key_of(message: pb.ApiKey) -> ApiKey:
     """The value of a key."""
     return ApiKey(message.key_id, seconds_of(message.create_time), message.revoked)
+
+
+def receipt_of(message: pb.PurgeReceipt) -> PurgeReceipt:
+    """The value of a receipt."""
+    return PurgeReceipt(
+        purge_unix_s=seconds_of(message.purge_time),
+        control_generation=message.control_generation,
+        workers=tuple(
+            WorkerPurge(
+                worker_id=each.worker_id,
+                incarnation=each.incarnation,
+                acknowledged=each.acknowledged,
+                purged_blocks=blocks_of(each.purged_blocks),
+                held_blocks=each.held_blocks,
+                error=each.error,
+            )
+            for each in message.workers
+        ),
+        complete_unix_s=seconds_of(message.complete_time),
+    )
 
 
 def status_of(message: pb.GetStatusResponse) -> ClusterStatus:

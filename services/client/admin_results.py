@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from services.client.cache_results import BlocksByTier
+
 
 @dataclass(frozen=True, slots=True)
 class TierShare:
@@ -63,6 +65,41 @@ class NewApiKey:
     key: ApiKey
     secret: str
     """The whole key as a caller sends it; told once."""
+
+
+@dataclass(frozen=True, slots=True)
+class WorkerPurge:
+    """What a purge did on one worker."""
+
+    worker_id: str
+    incarnation: str
+    acknowledged: bool
+    """Whether it has forgotten what was purged."""
+    purged_blocks: BlocksByTier
+    held_blocks: int
+    """Of them, those that running requests still use."""
+    error: str
+    """Why it did not acknowledge."""
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeReceipt:
+    """Proof of a purge."""
+
+    purge_unix_s: float
+    """From then on requests to the router that was called reach nothing of it."""
+    control_generation: int
+    workers: tuple[WorkerPurge, ...]
+    complete_unix_s: float
+    """When it is complete everywhere, also where nobody could be reached."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rotated:
+    """A tenant in a fresh epoch."""
+
+    tenant: Tenant
+    receipt: PurgeReceipt
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,10 +7,11 @@ from stemcache.v1 import cache_pb2 as pb
 from stemcache.v1.cache_pb2_grpc import CacheServiceStub
 
 from services.client import cache_messages as messages
-from services.client.cache_results import CachedPrefix, Pin
+from services.client.cache_results import CachedPrefix, Pin, Purged
 from services.client.channel import CALL_TIMEOUT_S, CallMetadata
 from services.client.errors import api_errors
 from services.client.messages import usage_of
+from services.client.purge_scope import PurgeScope
 from services.client.requests import NO_HINTS, CacheHints, Prompt
 from services.client.results import Usage
 
@@ -63,3 +64,12 @@ class AsyncTenantCache:
         with api_errors():
             response = await self._stub.ListPins(pb.ListPinsRequest(), timeout=CALL_TIMEOUT_S, metadata=self._metadata)
         return tuple(messages.pin_of(each) for each in response.pins)
+
+    async def purge(self, scope: PurgeScope) -> Purged:
+        """Forgets what is cached in a scope. Nothing of it can be reached through the router that was called when it
+        returns. ApiNotFoundError for a model that nobody serves."""
+        with api_errors():
+            response = await self._stub.PurgeCache(
+                messages.purge_message(scope), timeout=CALL_TIMEOUT_S, metadata=self._metadata
+            )
+        return messages.purged_of(response)

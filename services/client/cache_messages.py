@@ -6,8 +6,9 @@ import uuid
 
 from stemcache.v1 import cache_pb2 as pb
 
-from services.client.cache_results import CachedPrefix, Pin
+from services.client.cache_results import BlocksByTier, CachedPrefix, Pin, Purged
 from services.client.messages import duration_message, policy_message, prompt_message
+from services.client.purge_scope import PurgeScope, fill_scope
 from services.client.requests import CacheHints, CacheMode, Prompt
 
 
@@ -35,6 +36,29 @@ def pin_message(prompt: Prompt, ttl_s: float, name: str, model: str, partition: 
         ttl=duration_message(ttl_s),
         display_name=name,
     )
+
+
+def purge_message(scope: PurgeScope) -> pb.PurgeCacheRequest:
+    """The message of a purge."""
+    message = pb.PurgeCacheRequest()
+    fill_scope(message, scope)
+    return message
+
+
+def purged_of(message: pb.PurgeCacheResponse) -> Purged:
+    """The value of an answer to a purge."""
+    return Purged(
+        purge_unix_s=message.purge_time.ToNanoseconds() / 1e9,
+        acknowledged_workers=message.acknowledged_workers,
+        pending_workers=message.pending_workers,
+        purged_blocks=blocks_of(message.purged_blocks),
+        complete_unix_s=message.complete_time.ToNanoseconds() / 1e9,
+    )
+
+
+def blocks_of(message: pb.BlocksByTier) -> BlocksByTier:
+    """The value of counts of blocks."""
+    return BlocksByTier(message.device_blocks, message.host_blocks, message.disk_blocks)
 
 
 def prefix_of(message: pb.LookupPrefixResponse) -> CachedPrefix:

@@ -16,6 +16,36 @@ class CachedPrefix:
 
 
 @dataclass(frozen=True, slots=True)
+class BlocksByTier:
+    """Blocks by the tier where they lay."""
+
+    device: int
+    host: int
+    disk: int
+
+    @property
+    def total(self) -> int:
+        """Of all tiers."""
+        return self.device + self.host + self.disk
+
+
+@dataclass(frozen=True, slots=True)
+class Purged:
+    """What a purge did."""
+
+    purge_unix_s: float
+    """From then on requests to the router that was called reach nothing of it."""
+    acknowledged_workers: int
+    """That have forgotten it."""
+    pending_workers: int
+    """That did not answer: they forget it before they serve the tenant again."""
+    purged_blocks: BlocksByTier
+    """Of the workers that acknowledged."""
+    complete_unix_s: float
+    """When it is complete everywhere, also where nobody could be reached."""
+
+
+@dataclass(frozen=True, slots=True)
 class Pin:
     """A prefix that is kept from eviction."""
 

@@ -2,7 +2,7 @@
 
 Retries are gRPC's own, by service config: UNAVAILABLE only, before the first message of an answer, with growing
 pauses. They are safe because what is retried is idempotent: a generation carries its request id, ending a
-pin twice is ending it once, everything else that is listed here only reads.
+pin twice is ending it once, so is purging twice, everything else that is listed here only reads.
 """
 
 from __future__ import annotations
@@ -21,10 +21,12 @@ _RETRIED: tuple[dict[str, str], ...] = (
     {"service": "stemcache.v1.CacheService", "method": "WarmPrefix"},
     {"service": "stemcache.v1.CacheService", "method": "UnpinPrefix"},
     {"service": "stemcache.v1.CacheService", "method": "ListPins"},
+    {"service": "stemcache.v1.CacheService", "method": "PurgeCache"},
     {"service": "stemcache.admin.v1.ClusterService"},
     {"service": "stemcache.admin.v1.TenantAdminService", "method": "ListTenants"},
     {"service": "stemcache.admin.v1.TenantAdminService", "method": "ListApiKeys"},
     {"service": "stemcache.admin.v1.TenantAdminService", "method": "ExportTenants"},
+    {"service": "stemcache.admin.v1.TenantAdminService", "method": "PurgeTenantCache"},
 )
 
 _RETRY_POLICY = {

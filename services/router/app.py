@@ -35,6 +35,9 @@ from services.router.health import Health
 from services.router.limits import Concurrency
 from services.router.planning import Planner
 from services.router.prefixes import Prefixes
+from services.router.purge_notices import PurgeNotices
+from services.router.purge_rate import PurgeRate
+from services.router.purges import Purges
 from services.router.readiness import Readiness
 from services.router.records import RequestRecords
 from services.router.registry_view import RegistryView
@@ -189,13 +192,17 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     generations = Generations(planner, dispatcher, table, records, shared, status_name, limits.max_request_s, clock)
     servicer = InferenceServicer(directory, generations, planner, tokenizers, limits.write_s)
     questioner = Questioner(pool, cluster_key(master), clock)
-    cache = CacheServicer(directory, generations, Prefixes(planner, view, questioner, clock))
+    publisher = QuotaPublisher(RedisQuotas(control_session), directory, cluster_key(master), clock)
+    notices = PurgeNotices(view, pool, cluster_key(master))
+    purges = Purges(store, sync, directory, publisher, notices, planner.model_named, clock)
+    prefixes = Prefixes(planner, view, questioner, clock)
+    cache = CacheServicer(directory, generations, prefixes, purges, PurgeRate(clock))
     health = Health(limits.write_s)
     readiness = Readiness(health, lambda: directory.is_ready and view.is_serving)
     return _Parts(
         directory=directory,
         sync=sync,
-        quotas=QuotaPublisher(RedisQuotas(control_session), directory, cluster_key(master), clock),
+        quotas=publisher,
         view=view,
         table=table,
         results=results,
@@ -204,7 +211,9 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
         readiness=readiness,
         public=public_server(servicer, cache, Gate(directory, calls, MAX_OPEN_CALLS), health, limits),
         admin=admin_server(
-            TenantServicer(store, sync), ClusterServicer(directory, view, table, records), _admin_token(settings)
+            TenantServicer(store, sync, purges),
+            ClusterServicer(directory, view, table, records),
+            _admin_token(settings),
         ),
     )
 

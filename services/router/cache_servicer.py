@@ -14,6 +14,8 @@ from services.router import cache_validation as valid
 from services.router import messages
 from services.router.generations import Generations
 from services.router.prefixes import PinRecord, Prefixes
+from services.router.purge_rate import PurgeRate
+from services.router.purges import Purges
 from services.router.tenant_method import Context, for_tenant
 from services.tenants.directory import TenantDirectory
 from services.tenants.model import Tenant
@@ -22,11 +24,20 @@ from services.tenants.model import Tenant
 class CacheServicer(CacheServiceServicer):
     """The service by which tenants see and steer what is cached of theirs."""
 
-    def __init__(self, directory: TenantDirectory, generations: Generations, prefixes: Prefixes) -> None:
+    def __init__(
+        self,
+        directory: TenantDirectory,
+        generations: Generations,
+        prefixes: Prefixes,
+        purges: Purges,
+        purge_rate: PurgeRate,
+    ) -> None:
         self.directory = directory
         """Knows who is calling."""
         self._generations = generations
         self._prefixes = prefixes
+        self._purges = purges
+        self._purge_rate = purge_rate
 
     @for_tenant
     async def LookupPrefix(
@@ -77,12 +88,18 @@ class CacheServicer(CacheServiceServicer):
 
     @for_tenant
     async def PurgeCache(
-        self,
-        tenant: Tenant,
-        request: pb.PurgeCacheRequest,
-        context: Context,
+        self, tenant: Tenant, request: pb.PurgeCacheRequest, context: Context
     ) -> pb.PurgeCacheResponse:
-        raise UnavailableError("purge is not served yet", RENEW_S)
+        scope = valid.purge_scope(request)
+        self._purge_rate.take(tenant.id)
+        receipt = await self._purges.purge(tenant.id, scope)
+        return pb.PurgeCacheResponse(
+            purge_time=messages.timestamp(receipt.purge_unix_s),
+            acknowledged_workers=receipt.num_acknowledged,
+            pending_workers=receipt.num_pending,
+            purged_blocks=messages.blocks_by_tier(receipt.purged),
+            complete_time=messages.timestamp(receipt.complete_unix_s),
+        )
 
 
 def _pin(pin: PinRecord) -> pb.Pin:

@@ -5,11 +5,13 @@ What a prompt, a partition or a time to live is stands in `services/router/valid
 
 from __future__ import annotations
 
+from stemcache.admin.v1 import admin_pb2
 from stemcache.v1 import cache_pb2, inference_pb2
 
 from cache_store.errors import InvalidRequestError
 from services.router.generation import CacheMode, EndTokens, GenerationSpec, Sampling
 from services.router.validation import partition_of, prompt_of, ttl_of
+from services.tenants.purge import EVERYTHING, ModelScope, PartitionScope, PurgeScope
 
 MAX_PIN_ID_BYTES = 128
 MAX_NAME_BYTES = 128
@@ -63,6 +65,24 @@ def pin_id(request: cache_pb2.UnpinPrefixRequest) -> str:
             "pin_id", f"pin_id has {size} bytes; 1 to {MAX_PIN_ID_BYTES}, as PinPrefix and ListPins tell it"
         )
     return request.pin_id
+
+
+def purge_scope(request: cache_pb2.PurgeCacheRequest | admin_pb2.PurgeTenantCacheRequest) -> PurgeScope:
+    """What is to be purged. Whether a model is served here is not known here."""
+    match request.WhichOneof("scope"):
+        case "everything" if request.everything:
+            return EVERYTHING
+        case "everything":
+            raise InvalidRequestError(
+                "everything", "everything is false; set it to true, or name a partition or a model"
+            )
+        case "partition":
+            return PartitionScope(partition_of("partition", request.partition))
+        case "model" if request.model:
+            return ModelScope(request.model)
+        case "model":
+            raise InvalidRequestError("model", "model is empty; name the model whose cache is to be purged")
+    raise InvalidRequestError("scope", "nothing to purge is named; set everything, partition or model")
 
 
 def warm_generation(request: cache_pb2.WarmPrefixRequest) -> inference_pb2.GenerateRequest:

@@ -117,7 +117,7 @@ class Generations:
                 job = await self._job(tenant, request_id, spec, arrival, record)
                 async with (
                     self._limits.tokens(tenant, _need(job)) as meter,
-                    aclosing(self._dispatcher.run(job)) as events,
+                    aclosing(self._dispatcher.run(self._renewed(job, tenant))) as events,
                 ):
                     async for event in events:
                         meter.note(event)
@@ -140,6 +140,9 @@ class Generations:
             receive_s=arrival.receive_s,
             deadline_s=self._deadline_s(spec, arrival),
         )
+
+    def _renewed(self, job: Job, tenant: Tenant) -> Job:
+        return replace(job, plan=self._planner.renewed(job.plan, tenant, job.spec))
 
     def _keeps_limits_alone(self, tenant: Tenant) -> bool:
         return tenant.limits != NO_LIMITS and self._limits.is_degraded

@@ -7,11 +7,13 @@ from dataclasses import replace
 
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.timestamp_pb2 import Timestamp
+from stemcache.v1 import cache_pb2
 from stemcache.v1 import inference_pb2 as pb
 
 from cache_store.registry import WorkerRecord
 from cache_store.tokens import TOKEN_BYTES, count, part
 from services.router import generation as g
+from services.router.block_counts import BlockCounts
 
 MAX_PARTIAL_BYTES = 4_000
 """Details of a status travel as metadata, of which clients take 8 KiB, by a third larger than they are."""
@@ -41,6 +43,11 @@ def timestamp(unix_s: float) -> Timestamp:
     message = Timestamp()
     message.FromNanoseconds(round(unix_s * 1e9))
     return message
+
+
+def blocks_by_tier(counts: BlockCounts) -> cache_pb2.BlocksByTier:
+    """Blocks by the tier where they lay."""
+    return cache_pb2.BlocksByTier(device_blocks=counts.device, host_blocks=counts.host, disk_blocks=counts.disk)
 
 
 def completion(sample: g.SampleSoFar) -> pb.Completion:

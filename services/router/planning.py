@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cache_store.digest import chain
 from cache_store.domain import Domain, FormatDigest
@@ -130,6 +130,16 @@ class Planner:
             part=part,
             affinity=_affinity(tenant, spec, prompt) if part.share.is_strict else None,
         )
+
+    def renewed(self, plan: Plan, tenant: Tenant, spec: GenerationSpec) -> Plan:
+        """The plan by what is known now: it may have waited, and what was purged meanwhile is not asked for."""
+        known = self.latest(tenant)
+        if self._directory.is_stale:
+            plan = replace(plan, cache_mode=CacheMode.BYPASS, degraded=True)
+        if known.tenant.fence == plan.known.tenant.fence:
+            return replace(plan, known=known)
+        domains = {each: known.domain(spec.partition, plan.model, each) for each in plan.domains}
+        return replace(plan, known=known, domains=domains, matched_tokens={})
 
     async def _lookup(
         self, domains: Mapping[FormatDigest, Domain], prompt: PackedTokens, workers: Sequence[WorkerRecord]

@@ -19,6 +19,7 @@ from services.admin.tenant_servicer import TenantServicer
 from services.tenants.quota_change import QuotaChange, ShareChange
 from services.tenants.redis_store import CONTROL_KEY
 from tests.support.control import RouterControl, operator_client, raw_control, roll_back
+from tests.support.purge_bench import PurgeBench, purge_bench, scripted_workers
 from tests.support.redis_servers import RedisServer
 
 TOKEN = "an-admin-token-of-tests"
@@ -32,14 +33,21 @@ async def redis(redis_server: RedisServer) -> AsyncIterator[Redis]:
 
 
 @pytest.fixture
-def router(redis: Redis, tmp_path: Path) -> RouterControl:
-    return RouterControl(redis, tmp_path / "a")
+async def bench(redis: Redis, tmp_path: Path) -> AsyncIterator[PurgeBench]:
+    async with purge_bench(redis, tmp_path / "a") as made:
+        yield made
 
 
 @pytest.fixture
-async def channel(router: RouterControl) -> AsyncIterator[grpc.aio.Channel]:
+def router(bench: PurgeBench) -> RouterControl:
+    return bench.control
+
+
+@pytest.fixture
+async def channel(bench: PurgeBench) -> AsyncIterator[grpc.aio.Channel]:
     server = grpc.aio.server(interceptors=[AdminAuthInterceptor(TOKEN)])
-    add_TenantAdminServiceServicer_to_server(TenantServicer(router.store, router.sync), server)
+    servicer = TenantServicer(bench.control.store, bench.control.sync, bench.purges)
+    add_TenantAdminServiceServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     async with grpc.aio.insecure_channel(f"127.0.0.1:{port}") as opened:
@@ -263,3 +271,47 @@ async def test_a_method_that_does_not_exist_is_told_to_the_operator_only(channel
 def test_a_token_that_cannot_protect_is_refused(token: str) -> None:
     with pytest.raises(InvalidRequestError, match="openssl"):
         AdminAuthInterceptor(token)
+
+
+@pytest.mark.parametrize("scope", [{"everything": True}, {"partition": ""}, {"partition": "p"}, {"model": "m"}])
+async def test_a_purge_answers_with_a_receipt_worker_by_worker(
+    operator: Operator, bench: PurgeBench, scope: dict[str, Any]
+) -> None:
+    await operator("CreateTenant", pb.CreateTenantRequest(name="acme"))
+    async with scripted_workers("acknowledges", "refuses") as (records, _):
+        await bench.see(*records)
+        request = pb.PurgeTenantCacheRequest(tenant="acme", **scope)
+        receipt = (await operator("PurgeTenantCache", request)).receipt
+    told, silent = receipt.workers
+    assert (told.worker_id, told.incarnation, told.acknowledged, told.held_blocks) == ("w0", "w0", True, 1)
+    assert (told.purged_blocks.device_blocks, told.purged_blocks.disk_blocks, told.error) == (5, 2, "")
+    assert (silent.acknowledged, silent.error) == (False, "the worker failed with INTERNAL")
+    assert receipt.control_generation == bench.control.directory.generation == 2
+    assert receipt.complete_time.ToSeconds() == receipt.purge_time.ToSeconds() + 10
+
+
+@pytest.mark.parametrize(
+    ("scope", "code", "says"),
+    [
+        ({}, grpc.StatusCode.INVALID_ARGUMENT, "set everything, partition or model"),
+        ({"everything": False}, grpc.StatusCode.INVALID_ARGUMENT, "set it to true"),
+        ({"model": ""}, grpc.StatusCode.INVALID_ARGUMENT, "model is empty"),
+        ({"partition": "é" * 129}, grpc.StatusCode.INVALID_ARGUMENT, "partition"),
+        ({"model": "typo"}, grpc.StatusCode.NOT_FOUND, "'typo'"),
+    ],
+)
+async def test_a_purge_of_nothing_is_refused(
+    operator: Operator, router: RouterControl, scope: dict[str, Any], code: grpc.StatusCode, says: str
+) -> None:
+    await operator("CreateTenant", pb.CreateTenantRequest(name="acme"))
+    found, told = await failure(operator("PurgeTenantCache", pb.PurgeTenantCacheRequest(tenant="acme", **scope)))
+    assert found is code
+    assert says in told
+    assert router.directory.generation == 1
+
+
+async def test_an_unknown_tenant_cannot_be_purged(operator: Operator) -> None:
+    request = pb.PurgeTenantCacheRequest(tenant="nobody", everything=True)
+    code, says = await failure(operator("PurgeTenantCache", request))
+    assert code is grpc.StatusCode.NOT_FOUND
+    assert "'nobody'" in says

@@ -6,6 +6,23 @@ from __future__ import annotations
 import grpc
 from stemcache.admin.v1 import admin_pb2 as pb
 from stemcache.admin.v1 import admin_pb2_grpc as rpc
+from stemcache.v1 import cache_pb2
+
+
+def receipt() -> pb.PurgeReceipt:
+    """Of two workers, one of which did not answer."""
+    made = pb.PurgeReceipt(control_generation=7)
+    made.purge_time.FromSeconds(1_700_000_000)
+    made.complete_time.FromSeconds(1_700_000_010)
+    made.workers.add(
+        worker_id="worker-0",
+        incarnation="a" * 32,
+        acknowledged=True,
+        purged_blocks=cache_pb2.BlocksByTier(device_blocks=5, host_blocks=3, disk_blocks=2),
+        held_blocks=1,
+    )
+    made.workers.add(worker_id="worker-1", incarnation="b" * 32, error="the worker is gone")
+    return made
 
 
 class ScriptedAdmin(rpc.TenantAdminServiceServicer, rpc.ClusterServiceServicer):
@@ -18,6 +35,7 @@ class ScriptedAdmin(rpc.TenantAdminServiceServicer, rpc.ClusterServiceServicer):
         self.keys: dict[str, pb.ApiKey] = {}
         self.terms: list[pb.CreateTenantRequest | pb.SetTenantQuotaRequest] = []
         """Requests that set quotas."""
+        self.purges: list[pb.PurgeTenantCacheRequest] = []
         self.status = pb.GetStatusResponse(version="9.9", control_generation=3)
 
     def _enter(self, context: grpc.ServicerContext) -> None:
@@ -56,12 +74,19 @@ class ScriptedAdmin(rpc.TenantAdminServiceServicer, rpc.ClusterServiceServicer):
     def DeleteTenant(self, request: pb.DeleteTenantRequest, context: grpc.ServicerContext) -> pb.DeleteTenantResponse:
         self._tenant(request.name, context)
         del self.tenants[request.name]
-        return pb.DeleteTenantResponse()
+        return pb.DeleteTenantResponse(receipt=receipt())
 
     def RotateEpoch(self, request: pb.RotateEpochRequest, context: grpc.ServicerContext) -> pb.RotateEpochResponse:
         tenant = self._tenant(request.tenant, context)
         tenant.epoch_time.FromSeconds(1_700_000_000)
-        return pb.RotateEpochResponse(tenant=tenant)
+        return pb.RotateEpochResponse(tenant=tenant, receipt=receipt())
+
+    def PurgeTenantCache(
+        self, request: pb.PurgeTenantCacheRequest, context: grpc.ServicerContext
+    ) -> pb.PurgeTenantCacheResponse:
+        self._tenant(request.tenant, context)
+        self.purges.append(request)
+        return pb.PurgeTenantCacheResponse(receipt=receipt())
 
     def CreateApiKey(self, request: pb.CreateApiKeyRequest, context: grpc.ServicerContext) -> pb.CreateApiKeyResponse:
         self._tenant(request.tenant, context)

@@ -61,6 +61,26 @@ def test_pins(api: ScriptedApi, capsys: Capture) -> None:
     assert document["num_blocks"] == 6
 
 
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (("--everything",), pb.PurgeCacheRequest(everything=True)),
+        (("--partition", ""), pb.PurgeCacheRequest(partition="")),
+        (("--model", "m"), pb.PurgeCacheRequest(model="m")),
+    ],
+)
+def test_purge(api: ScriptedApi, capsys: Capture, flags: tuple[str, ...], message: pb.PurgeCacheRequest) -> None:
+    assert run(api, "purge", *flags) == ExitCode.OK
+    assert api.cache_requests == [message]
+    assert capsys.readouterr().out.splitlines() == [
+        "purged 10 blocks (5 device, 3 host, 2 disk); 2 workers have forgotten it",
+        "1 workers did not answer: they forget it before they serve the tenant again",
+        "complete everywhere at 2023-11-14 22:13:30Z at the latest",
+    ]
+    assert run(api, "purge", "--json", *flags) == ExitCode.OK
+    assert json.loads(capsys.readouterr().out)["purged_blocks"] == {"device": 5, "host": 3, "disk": 2}
+
+
 def test_a_prompt_from_a_file_or_standard_input(
     api: ScriptedApi, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -208,7 +208,27 @@ class TestAdmin:
     def test_rotate(self, capsys: Capture) -> None:
         main(["tenants", "create", "acme", *self.at])
         assert main(["tenants", "rotate", "acme", *self.at]) == ExitCode.OK
-        assert "2023-11-14 22:13:20Z" in capsys.readouterr().out
+        out = capsys.readouterr().out
+        assert "2023-11-14 22:13:20Z" in out
+        assert "worker-1: the worker is gone" in out
+
+    def test_purge_prints_what_each_worker_said(self, capsys: Capture) -> None:
+        main(["tenants", "create", "acme", *self.at])
+        capsys.readouterr()
+        assert main(["tenants", "purge", "acme", "--partition", "p", *self.at]) == ExitCode.OK
+        assert [each.partition for each in self.admin.purges] == ["p"]
+        lines = capsys.readouterr().out.splitlines()
+        assert lines[1].split() == ["worker-0", "aaaaaaaa", "forgotten", "5", "3", "2", "1"]
+        assert lines[2].split() == ["worker-1", "bbbbbbbb", "pending"]
+        assert "the worker is gone" in lines[3]
+        assert lines[4] == "control generation 7, complete everywhere at 2023-11-14 22:13:30Z at the latest"
+
+    def test_a_purge_names_one_scope(self, capsys: Capture) -> None:
+        for flags in ((), ("--everything", "--model", "m")):
+            with pytest.raises(SystemExit) as ended:
+                main(["tenants", "purge", "acme", *flags, *self.at])
+            assert ended.value.code == ExitCode.USAGE
+        assert not self.admin.purges
 
     def test_an_unknown_tenant_is_one_line(self, capsys: Capture) -> None:
         assert main(["tenants", "rotate", "acme", *self.at]) == ExitCode.REFUSED

@@ -5,19 +5,58 @@ from __future__ import annotations
 import pytest
 from stemcache.admin.v1 import admin_pb2 as pb
 
-from services.client import AdminClient, ApiConflictError, ApiNotFoundError, TenantTerms
+from services.client import (
+    AdminClient,
+    ApiConflictError,
+    ApiNotFoundError,
+    BlocksByTier,
+    PurgeEverything,
+    PurgeModel,
+    PurgePartition,
+    PurgeScope,
+    TenantTerms,
+)
+from services.client.admin_results import PurgeReceipt, WorkerPurge
 from tests.support.scripted_admin import ScriptedAdmin
+
+RECEIPT = PurgeReceipt(
+    1_700_000_000,
+    7,
+    (
+        WorkerPurge("worker-0", "a" * 32, True, BlocksByTier(5, 3, 2), 1, ""),
+        WorkerPurge("worker-1", "b" * 32, False, BlocksByTier(0, 0, 0), 0, "the worker is gone"),
+    ),
+    1_700_000_010,
+)
+
+
+@pytest.mark.parametrize(
+    ("scope", "message"),
+    [
+        (PurgeEverything(), pb.PurgeTenantCacheRequest(tenant="acme", everything=True)),
+        (PurgePartition(""), pb.PurgeTenantCacheRequest(tenant="acme", partition="")),
+        (PurgeModel("m"), pb.PurgeTenantCacheRequest(tenant="acme", model="m")),
+    ],
+)
+def test_purges(admin: ScriptedAdmin, scope: PurgeScope, message: pb.PurgeTenantCacheRequest) -> None:
+    with AdminClient(admin.address, "token") as client:
+        client.create_tenant("acme")
+        assert client.purge_cache("acme", scope) == RECEIPT
+        with pytest.raises(ApiNotFoundError):
+            client.purge_cache("globex", scope)
+    assert admin.purges == [message]
 
 
 def test_tenants_and_keys(admin: ScriptedAdmin) -> None:
     with AdminClient(admin.address, "token") as client:
         assert client.create_tenant("acme").name == "acme"
         assert [each.name for each in client.list_tenants()] == ["acme"]
-        assert client.rotate_epoch("acme").epoch_unix_s == 1_700_000_000
+        rotated = client.rotate_epoch("acme")
+        assert (rotated.tenant.epoch_unix_s, rotated.receipt) == (1_700_000_000, RECEIPT)
         assert client.create_api_key("acme").secret == "sc-k1-secret"
         client.revoke_api_key("k1")
         assert client.list_api_keys("acme")[0].revoked
-        client.delete_tenant("acme")
+        assert client.delete_tenant("acme") == RECEIPT
         assert client.list_tenants() == ()
     assert admin.token == "Bearer token"
 

@@ -9,9 +9,15 @@ from services.client import (
     ApiConflictError,
     ApiUnavailableError,
     AsyncStemcacheClient,
+    BlocksByTier,
     CachedPrefix,
     CacheHints,
     Pin,
+    Purged,
+    PurgeEverything,
+    PurgeModel,
+    PurgePartition,
+    PurgeScope,
     StemcacheClient,
     Tokens,
 )
@@ -41,6 +47,23 @@ async def test_all_calls_by_asyncio(api: ScriptedApi) -> None:
     _check_requests(api)
 
 
+PURGED = Purged(1_700_000_000, 2, 1, BlocksByTier(5, 3, 2), 1_700_000_010)
+SCOPES = [
+    (PurgeEverything(), pb.PurgeCacheRequest(everything=True)),
+    (PurgePartition(""), pb.PurgeCacheRequest(partition="")),
+    (PurgeModel("m"), pb.PurgeCacheRequest(model="m")),
+]
+
+
+@pytest.mark.parametrize(("scope", "message"), SCOPES)
+async def test_a_purge_names_its_scope(api: ScriptedApi, scope: PurgeScope, message: pb.PurgeCacheRequest) -> None:
+    with StemcacheClient(api.address, "key") as client:
+        assert client.cache.purge(scope) == PURGED
+    async with AsyncStemcacheClient(api.address, "key") as other:
+        assert await other.cache.purge(scope) == PURGED
+    assert api.cache_requests == [message, message]
+
+
 def _check_requests(api: ScriptedApi) -> None:
     lookup, warm, pin = api.cache_requests[:3]
     assert isinstance(lookup, pb.LookupPrefixRequest)
@@ -60,6 +83,7 @@ def test_what_may_be_repeated_is_retried(api: ScriptedApi) -> None:
             lambda: client.cache.warm("t"),
             client.cache.pins,
             lambda: client.cache.unpin("pin-1"),
+            lambda: client.cache.purge(PurgeEverything()),
         ):
             api.failures = [UNAVAILABLE]
             call()

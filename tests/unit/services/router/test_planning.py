@@ -26,6 +26,7 @@ from services.router.registry_view import RegistryView
 from services.router.tokenizers import Tokenizers, load_tokenizers
 from services.tenants.directory import CONTROL_AGE_BOUND_S, TenantDirectory
 from services.tenants.model import new_tenant
+from services.tenants.purge import PartitionScope, new_purge, purged
 from services.tenants.state import ControlState
 from services.tenants.table import table_of
 from tests.support.tokenizer_folder import write_tokenizer_folder
@@ -174,3 +175,28 @@ async def test_seeds_are_assigned_and_differ(bench: Bench) -> None:
     seeds = {(await bench.planner.plan(ACME, spec())).seed for _ in range(20)}
     assert len(seeds) == 20
     assert all(0 <= seed < 2**64 for seed in seeds)
+
+
+async def test_a_plan_that_waited_while_its_partition_was_purged_asks_for_the_new_domain(bench: Bench) -> None:
+    await bench.workers(worker_record("a"))
+    bench.directory.install(ControlState(None, table_of([ACME], [], [])))
+    plan = await bench.planner.plan(ACME, spec(partition="p"))
+    purged_p, purged_q = (purged(ACME, new_purge(PartitionScope(each), 1.0)) for each in "pq")
+
+    bench.directory.install(ControlState(None, table_of([purged_q], [], [])))
+    assert bench.planner.renewed(plan, ACME, spec(partition="p")).domains == plan.domains
+    bench.directory.install(ControlState(None, table_of([purged_p], [], [])))
+    renewed = bench.planner.renewed(plan, ACME, spec(partition="p"))
+    assert renewed.known.tenant.fence == purged_p.fence
+    assert renewed.domains != plan.domains
+    assert renewed.domains == (await bench.planner.plan(ACME, spec(partition="p"))).domains
+
+
+async def test_a_plan_that_waited_until_the_control_data_was_too_old_reuses_nothing(bench: Bench) -> None:
+    await bench.workers(worker_record("a"))
+    plan = await bench.planner.plan(ACME, spec())
+    assert plan.cache_mode is CacheMode.READ_WRITE
+    assert bench.planner.renewed(plan, ACME, spec()) == plan
+    bench.clock.advance(CONTROL_AGE_BOUND_S + 1)
+    renewed = bench.planner.renewed(plan, ACME, spec())
+    assert (renewed.cache_mode, renewed.degraded) == (CacheMode.BYPASS, True)

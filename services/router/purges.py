@@ -1,0 +1,131 @@
+"""Purges: what of a tenant's cache is to be forgotten is written down first, then published, then told to workers.
+
+The control data goes first, so that an end between any two steps leaves nothing reachable that was to be purged: this
+router derives other domains from then on, others do with their next poll, and workers come up to the published fences.
+Whoever is cut off serves without reuse once its control data is older than the bound; a purge is complete then, at the
+latest. A purge that is repeated is one more purge. Owned by one event loop; holds no state.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from functools import reduce
+from operator import add
+from typing import TypeVar
+
+import structlog
+
+from cache_store.clock import Clock
+from cache_store.domain import TenantId
+from cache_store.fence import Fence, FenceNotice
+from services.router.block_counts import BlockCounts
+from services.router.purge_notices import PurgeNotices, WorkerAnswer
+from services.tenants.directory import CONTROL_AGE_BOUND_S, TenantDirectory
+from services.tenants.model import Tenant
+from services.tenants.purge import ModelScope, PurgeScope
+from services.tenants.quota_publisher import QuotaPublisher
+from services.tenants.redis_store import Committed, ControlStore
+from services.tenants.sync import DirectorySync
+
+T = TypeVar("T")
+
+_log = structlog.get_logger()
+
+
+@dataclass(frozen=True, slots=True)
+class PurgeReceipt:
+    """What a purge did."""
+
+    purge_unix_s: float
+    """From then on this router's requests reach nothing of it."""
+    generation: int
+    """Of the control data that carries it."""
+    workers: tuple[WorkerAnswer, ...]
+    complete_unix_s: float
+    """From then on nobody's do."""
+
+    @property
+    def num_acknowledged(self) -> int:
+        """Workers that have forgotten it."""
+        return sum(answer.acknowledgement is not None for answer in self.workers)
+
+    @property
+    def num_pending(self) -> int:
+        """Workers that did not answer."""
+        return len(self.workers) - self.num_acknowledged
+
+    @property
+    def purged(self) -> BlockCounts:
+        """What those that acknowledged had of it."""
+        given = (each.acknowledgement.purged for each in self.workers if each.acknowledgement)
+        return reduce(add, given, BlockCounts())
+
+
+class Purges:
+    """Purges caches of tenants. Every method raises UnavailableError where the control data cannot be written."""
+
+    def __init__(
+        self,
+        store: ControlStore,
+        sync: DirectorySync,
+        directory: TenantDirectory,
+        publisher: QuotaPublisher,
+        notices: PurgeNotices,
+        model_named: Callable[[str], str],
+        clock: Clock,
+    ) -> None:
+        """`model_named` raises NotFoundError for a model that nobody serves: a slip must not look like a purge."""
+        self._store = store
+        self._sync = sync
+        self._directory = directory
+        self._publisher = publisher
+        self._notices = notices
+        self._model_named = model_named
+        self._clock = clock
+
+    async def purge(self, tenant: TenantId, scope: PurgeScope) -> PurgeReceipt:
+        """Forgets a scope of a tenant's cache. Raises NotFoundError for a model that nobody serves."""
+        if isinstance(scope, ModelScope):
+            self._model_named(scope.model)
+        done = await self._write(lambda: self._store.purge(tenant, scope))
+        return await self._tell_everybody(tenant, done.value.fence, done.state.generation)
+
+    async def rotate(self, tenant_name: str) -> tuple[Committed[Tenant], PurgeReceipt]:
+        """Gives a tenant a fresh epoch and has everything before it forgotten. Raises NotFoundError."""
+        done = await self._write(lambda: self._store.rotate_epoch(tenant_name))
+        return done, await self._tell_everybody(done.value.id, done.value.fence, done.state.generation)
+
+    async def delete(self, tenant_name: str) -> PurgeReceipt:
+        """Ends a tenant and its keys and has all that it cached forgotten. Raises NotFoundError."""
+        done = await self._write(lambda: self._store.delete_tenant(tenant_name))
+        return await self._tell_everybody(done.value, None, done.state.generation)
+
+    async def _write(self, write: Callable[[], Awaitable[Committed[T]]]) -> Committed[T]:
+        """On top of what this router knows, so that nothing is written on a store that has lost something."""
+        await self._sync.sync_once()
+        done = await write()
+        await self._sync.adopt(done.state)
+        return done
+
+    async def _tell_everybody(self, tenant: TenantId, fence: Fence | None, generation: int) -> PurgeReceipt:
+        if not self._is_known(tenant, fence):  # others wrote meanwhile, and what they wrote comes with a poll
+            await self._sync.sync_once()
+        purge_s = self._clock.unix_s()
+        async with asyncio.TaskGroup() as group:
+            group.create_task(self._publisher.publish())
+            telling = group.create_task(self._notices.tell(FenceNotice(tenant, fence, generation)))
+        receipt = PurgeReceipt(purge_s, generation, telling.result(), purge_s + CONTROL_AGE_BOUND_S)
+        _log.info(
+            "cache_purged",
+            uuid=tenant,
+            generation=generation,
+            acknowledged_workers=receipt.num_acknowledged,
+            pending_workers=receipt.num_pending,
+        )
+        return receipt
+
+    def _is_known(self, tenant: TenantId, fence: Fence | None) -> bool:
+        known = self._directory.tenant_by_id(tenant)
+        return known is None or (fence is not None and known.fence.order >= fence.order)
