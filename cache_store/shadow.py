@@ -20,6 +20,10 @@ SMALL_POOL = 2_048
 NUM_SAMPLED = 4_096
 """Blocks of a large pool that are followed at least; an eighth of one between the two."""
 _MAX_DOUBLINGS = 6
+_CLEAR_DEVIATIONS = 3
+"""Standard deviations by which something is clear that is judged again after every request. A sum of gains and losses
+that are equally likely exceeds x of them with a probability of exp(-x² / 2) at most (de la Peña, Annals of Probability
+27, 1999): one in seven for two of them, which happens by chance every few turnovers, one in ninety for three."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,10 +89,11 @@ class _Tally:
 
     @property
     def is_behind(self) -> bool:
-        """Whether the shadow hits clearly more: by two standard deviations, and by one in a hundred."""
+        """Whether the shadow hits clearly more: by some standard deviations, and by one in a hundred."""
         num_behind = self.num_lost - self.num_gained
         num_shadow = self.num_hit + num_behind
-        return num_behind > 2 * math.sqrt(self.sum_of_squares) and 100 * num_behind > num_shadow
+        is_clear = num_behind > _CLEAR_DEVIATIONS * math.sqrt(self.sum_of_squares)
+        return is_clear and 100 * num_behind > num_shadow
 
 
 class Watch:
@@ -172,14 +177,18 @@ class Watch:
         self._for_lending = _Tally()
 
     def _judge_order(self) -> None:
+        """What it lags behind a little goes on counting; a lead is forgotten, so that it covers nothing up later."""
         tally = self._for_guard
-        if not self.prefers_lru and tally.num_asked >= self._rules.min_evidence and tally.is_behind:
+        if self.prefers_lru:
+            if tally.num_asked < self._evidence(1, self._guard_doublings):
+                return
+            if not tally.is_behind:
+                self.prefers_lru = False
+                self._guard_doublings = min(self._guard_doublings + 1, _MAX_DOUBLINGS)
+        elif tally.num_asked >= self._rules.min_evidence and tally.is_behind:
             self.prefers_lru = True
-        elif tally.num_asked < self._evidence(1, self._guard_doublings if self.prefers_lru else 0):
+        elif tally.num_asked < self._evidence(1, 0) or tally.num_lost > tally.num_gained:
             return
-        elif self.prefers_lru and not tally.is_behind:
-            self.prefers_lru = False
-            self._guard_doublings = min(self._guard_doublings + 1, _MAX_DOUBLINGS)
         self._for_guard = _Tally()
 
     def _evidence(self, turnovers: int, doublings: int) -> int:

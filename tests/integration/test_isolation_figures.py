@@ -94,6 +94,17 @@ def test_lru_beside_a_scanner_at_sixteen_times_the_rate(share: float) -> None:
 
 @pytest.mark.nightly
 @pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("share", [0.05, 0.1])
+def test_the_class_aware_policy_beside_a_scanner_where_no_guarantee_is_lent(share: float) -> None:
+    traces = mix()
+    options = options_for(traces, share, PolicyKind.CLASS, NEVER)
+    slow, fast = run(traces, 1, options), run(traces, 16, options)
+    assert fast.worst_ratio >= 0.99
+    assert_not_harmed(slow, fast, traces)
+
+
+@pytest.mark.nightly
+@pytest.mark.timeout(3_600)
 @pytest.mark.parametrize("policy", list(PolicyKind))
 @pytest.mark.parametrize("share", [0.05, 0.1])
 def test_useless_guarantees_are_lent_beside_a_scanner_at_sixteen_times_the_rate(

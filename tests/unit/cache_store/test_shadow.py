@@ -145,6 +145,35 @@ def test_a_rule_of_zero_lends_no_guarantee() -> None:
     assert not watch.is_useless
 
 
+def test_what_chance_may_lose_changes_no_order(watch: Watch) -> None:
+    numbers = iter(range(1_000))
+    for _ in range(10):
+        miss(watch, 500)
+        scan(watch, numbers, 4)
+    assert not watch.prefers_lru, "nine times one lost block: three standard deviations"
+    miss(watch, 500)
+    assert watch.prefers_lru
+
+
+def test_lagging_a_little_for_long_changes_the_order(watch: Watch) -> None:
+    numbers = iter(range(1_000))
+    for _ in range(20):
+        miss(watch, 500)
+        miss(watch, 500)
+        scan(watch, numbers, 40)
+    assert watch.prefers_lru
+
+
+def test_a_lead_of_before_does_not_excuse_what_is_lost_now(watch: Watch) -> None:
+    numbers = iter(range(1_000))
+    for _ in range(64):
+        hit(watch, next(numbers))
+    assert not watch.prefers_lru
+    for _ in range(33):
+        miss(watch, 500)
+    assert watch.prefers_lru
+
+
 class Tenants:
     """Whole requests of several tenants in one pool."""
 
