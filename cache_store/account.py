@@ -35,7 +35,7 @@ class Account:
     def __init__(self, tenant: TenantId, policy: EvictionPolicy) -> None:
         self.tenant = tenant
         self.policy = policy
-        self.queue = EvictionQueue()
+        self.queue: EvictionQueue[Block] = EvictionQueue()
         self.num_held = 0
         self.num_cached = 0
         self.num_evicted = 0

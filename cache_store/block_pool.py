@@ -22,6 +22,7 @@ from cache_store.expiry import Expiries
 from cache_store.groups import CacheGeometry
 from cache_store.ledger import Ledger, PolicyMaker
 from cache_store.lending import Need, charges, num_attainable, num_available
+from cache_store.lower_tiers import DEVICE_ONLY, LowerTiers, TierSizes
 from cache_store.policies.lru import Lru
 from cache_store.policy import Outcome, Use
 from cache_store.pool_check import check_pool
@@ -47,6 +48,7 @@ class BlockPool:
         hasher: Hasher = xxh3_128,
         policy: PolicyMaker = Lru,
         watch_rules: WatchRules = DEFAULT_RULES,
+        sizes: TierSizes = DEVICE_ONLY,
     ) -> None:
         if num_blocks < 1:
             raise ValueError("a pool needs at least one block")
@@ -65,6 +67,10 @@ class BlockPool:
         self._uses = Uses(geometry.block_size, clock)
         self._num_evicted = 0
         self._num_lent_back = 0
+        self.lower: LowerTiers | None = None
+        """The tiers below, if there are any."""
+        if sizes != DEVICE_ONLY:
+            self.lower = LowerTiers(sizes, geometry.block_size, clock, self._ledger, self._events)
 
     @property
     def kind(self) -> TierKind:
@@ -94,7 +100,11 @@ class BlockPool:
     @property
     def pressure(self) -> Pressure:
         """What running out of blocks has led to, as far as the pool knows."""
-        return Pressure(lent_back_blocks=self._num_lent_back, evicted_blocks=self._num_evicted)
+        return Pressure(
+            lent_back_blocks=self._num_lent_back,
+            evicted_blocks=self._num_evicted,
+            demoted_blocks=0 if self.lower is None else self.lower.num_demoted,
+        )
 
     def set_quotas(self, quotas: QuotaTable) -> None:
         """Other quotas from now on. What is cached beyond them goes at once, what is held when it is let go."""
@@ -102,6 +112,8 @@ class BlockPool:
         for account in list(self._ledger.present):
             self._trim(account)
         self._give_back()
+        if self.lower is not None:
+            self.lower.set_quotas(quotas)
 
     def usage(self) -> tuple[TenantUse, ...]:
         """Who has what; those with most blocks first."""
@@ -202,7 +214,9 @@ class BlockPool:
             self._hold(self._ledger.of(domain.tenant), [there for block, there in pairs if block is not there])
             self.release([block for block, there in pairs if block is not there])
         if stored:
-            self._events.add(self._tree.tag_of(stored[0]), BlockChange.STORED, stored)
+            fresh = stored if self.lower is None else self.lower.adopt(domain, stored)
+            if fresh:
+                self._events.add(self._tree.root_of(stored[0]).tag, BlockChange.STORED, fresh)
             watch = self._ledger.of(domain.tenant).watch
             if watch is not None:
                 watch.ask(len(stored), 0)
@@ -254,19 +268,17 @@ class BlockPool:
         """Drops what nobody used for its time to live. To be called now and then; whatever looks at blocks does it."""
         now_s = self._clock.monotonic_s()
         leaf = self._expiries.pop(now_s)
-        if leaf is None:
-            return
-        while leaf is not None:
-            account = self._ledger.of(leaf.tenant)
-            self._evict_tail(account, leaf, account.num_cached)
-            if not account.num_used:
-                self._ledger.leave(account)
-            leaf = self._expiries.pop(now_s)
-        self._give_back()
+        if leaf is not None:
+            self._drop_overdue(leaf, now_s)
+        if self.lower is not None:
+            self.lower.expire()
 
     def domains(self) -> list[Domain]:
         """Those of which something can be matched."""
-        return self._tree.domains()
+        domains = {domain.root: domain for domain in self._tree.domains()}
+        if self.lower is not None:
+            domains.update((domain.root, domain) for domain in self.lower.domains())
+        return list(domains.values())
 
     def close(self, tenant: TenantId) -> None:
         """Forgets what is known of a deleted tenant, as soon as it has no blocks."""
@@ -280,8 +292,9 @@ class BlockPool:
         """
         num_blocks = sum(map(self._forget, domains))
         num_held = self.scrubs.begin(self._blocks, {domain.root for domain in domains}, tenants)
+        num_host, num_disk = (0, 0) if self.lower is None else self.lower.drop(domains, tenants)
         self._give_back()
-        return Dropped(device_blocks=num_blocks + num_held, held_blocks=num_held)
+        return Dropped(num_blocks + num_held, num_host, num_disk, num_held)
 
     def drain_events(self) -> tuple[BlockEvent, ...]:
         """What changed since the last call, in order, one event per run of equal domain and change."""
@@ -289,19 +302,36 @@ class BlockPool:
 
     def snapshot(self) -> dict[DomainTag, bytes]:
         """Packed digests of all matchable blocks by domain, parent first."""
-        return self._tree.digests()
+        digests = self._tree.digests()
+        if self.lower is not None:
+            for tag, below in self.lower.digests():
+                if below:
+                    digests[tag] = digests.get(tag, b"") + below
+        return digests
 
     def check_invariants(self) -> None:
         """Raises AssertionError where the pool's books do not agree; walks everything."""
         check_pool(self._tree, self._ledger, self._unused, self._num_blocks)
         self.scrubs.check_invariants(self._blocks)
+        if self.lower is not None:
+            self.lower.check_invariants()
+
+    def _drop_overdue(self, leaf: Block | None, now_s: float) -> None:
+        while leaf is not None:
+            account = self._ledger.of(leaf.tenant)
+            self._evict_tail(account, leaf, account.num_cached)
+            if not account.num_used:
+                self._ledger.leave(account)
+            leaf = self._expiries.pop(now_s)
+        self._give_back()
 
     def _forget(self, domain: Domain) -> int:
         """Takes a domain out of the tree; how many of its blocks nobody held."""
         blocks = self._tree.remove_domain(domain.root)
+        if blocks or (self.lower is not None and self.lower.has(domain)):
+            self._events.add(domain.tag, BlockChange.CLEARED, ())
         if not blocks:
             return 0
-        self._events.add(domain.tag, BlockChange.CLEARED, ())
         loose = [block for block in blocks if not block.ref_count]
         self._unused += loose
         account = self._ledger.of(domain.tenant)
@@ -384,12 +414,16 @@ class BlockPool:
         """Evicts a leaf and, as long as they become leaves of the same use, its ancestors; how many."""
         use = leaf.use
         assert use is not None
-        tag = self._tree.tag_of(leaf)
-        removed, parent = self._tree.remove_tail(leaf, num_most)
-        self._events.add(tag, BlockChange.REMOVED, removed)
+        root = self._tree.root_of(leaf)
+        removed, above = self._tree.remove_tail(leaf, num_most)
+        if self.lower is None:
+            self._events.add(root.tag, BlockChange.REMOVED, removed)
+        else:
+            self.lower.demote(removed, above, use, root)
         self._unused += removed
-        if parent is not None:
-            self._offer(account, parent)
+        if not (above.ref_count or above.children):
+            assert isinstance(above, Block), "roots are always held"
+            self._offer(account, above)
         count = len(removed)
         account.lose_cached(count)
         account.num_evicted += count

@@ -10,14 +10,42 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from heapq import heapify, heappop, heappush
+from typing import Generic, Protocol, TypeVar
 
 from cache_store.policy import ClassId, Use
-from cache_store.prefix_tree import Block
 
 Value = Callable[[ClassId, float], float]
 """Of a class after an age in seconds."""
 
-_Entry = tuple[float, int, int, Block, Use]
+
+
+class Evictable(Protocol):
+    """What is known of a block that may go, in any tier."""
+
+    @property
+    def use(self) -> Use | None:
+        """Its last; None: unknown yet."""
+        ...
+
+    @property
+    def ref_count(self) -> int:
+        """Who needs it where it is."""
+        ...
+
+    @property
+    def children(self) -> object:
+        """What depends on it: false where nothing does."""
+        ...
+
+    @property
+    def parent(self) -> object:
+        """What it depends on; None where it has no place in the order any more."""
+        ...
+
+
+B = TypeVar("B", bound=Evictable)
+
+_Entry = tuple[float, int, int, B, Use]
 """Time and order of the last use, what makes entries unequal, the block, and the use that must still be its last."""
 
 _MIN_SWEEP = 256
@@ -26,7 +54,7 @@ _FRESH_PART_OF_AGE = 0.02
 """How long a worth counts as what it was: worths change with the logarithm of the age, and slowly."""
 
 
-class EvictionQueue:
+class EvictionQueue(Generic[B]):
     """Leaves by class, and what the oldest of each class is worth."""
 
     __slots__ = (
@@ -41,7 +69,7 @@ class EvictionQueue:
     )
 
     def __init__(self) -> None:
-        self._classes: dict[ClassId, list[_Entry]] = {}
+        self._classes: dict[ClassId, list[_Entry[B]]] = {}
         self._worths: dict[ClassId, float] = {}
         """Of the classes that are not stale."""
         self._stale: set[ClassId] = set()
@@ -52,7 +80,7 @@ class EvictionQueue:
         self._num_entries = 0
         self._sweep_at = _MIN_SWEEP
 
-    def push(self, block: Block) -> None:
+    def push(self, block: B) -> None:
         """Adds a leaf that nobody holds. Its last use decides its place."""
         use = block.use
         assert use is not None
@@ -68,7 +96,7 @@ class EvictionQueue:
         if self._num_entries > self._sweep_at:
             self._sweep()
 
-    def pop_least(self, value: Value, now_s: float) -> Block | None:
+    def pop_least(self, value: Value, now_s: float) -> B | None:
         """Takes out the oldest leaf of the class whose oldest leaf is worth least; None where there is no leaf."""
         if len(self._classes) == 1:
             return self._pop_only()
@@ -88,7 +116,7 @@ class EvictionQueue:
                 self._num_entries -= 1
                 return heappop(heap)[3]
 
-    def pop_oldest(self) -> Block | None:
+    def pop_oldest(self) -> B | None:
         """Takes out the leaf whose last use was the longest ago, whatever its class; None where there is no leaf."""
         oldest: ClassId | None = None
         for class_id, heap in self._classes.items():
@@ -103,12 +131,12 @@ class EvictionQueue:
         self._num_entries -= 1
         return heappop(self._classes[oldest])[3]
 
-    def leaves(self) -> Iterator[Block]:
+    def leaves(self) -> Iterator[B]:
         """All entries that count; a block may come twice. For checks."""
         for heap in self._classes.values():
             yield from (entry[3] for entry in heap if _counts(entry))
 
-    def _pop_only(self) -> Block | None:
+    def _pop_only(self) -> B | None:
         """Takes out the oldest leaf of the only class: there is nothing to compare it with."""
         ((class_id, heap),) = self._classes.items()
         self._forget_worth(class_id)
@@ -139,7 +167,7 @@ class EvictionQueue:
             self._look_at_s = min(self._look_at_s, end_s)
         self._stale.clear()
 
-    def _settle(self, heap: list[_Entry]) -> bool:
+    def _settle(self, heap: list[_Entry[B]]) -> bool:
         """Removes entries that count no more from the top; False where nothing is left."""
         while heap and not _counts(heap[0]):
             heappop(heap)
@@ -156,14 +184,14 @@ class EvictionQueue:
         self._sweep_at = max(_MIN_SWEEP, 2 * self._num_entries)
 
 
-def may_go(block: Block, use: Use) -> bool:
+def may_go(block: Evictable, use: Use) -> bool:
     """Whether it is a leaf that nobody holds, and has not been used since."""
     return block.use is use and block.ref_count == 0 and not block.children and block.parent is not None
 
 
-def _counts_first(heap: list[_Entry]) -> bool:
+def _counts_first(heap: list[_Entry[B]]) -> bool:
     return bool(heap) and _counts(heap[0])
 
 
-def _counts(entry: _Entry) -> bool:
+def _counts(entry: _Entry[B]) -> bool:
     return may_go(entry[3], entry[4])

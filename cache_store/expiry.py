@@ -7,24 +7,24 @@ since. Owned by the pool.
 from __future__ import annotations
 
 from heapq import heapify, heappop, heappush
+from typing import Generic
 
-from cache_store.eviction_queue import may_go
+from cache_store.eviction_queue import B, may_go
 from cache_store.policy import Use
-from cache_store.prefix_tree import Block
 
-_Entry = tuple[float, int, Block, Use]
+_Entry = tuple[float, int, B, Use]
 """When it ends, what makes entries unequal, the block, and the use that must still be its last."""
 
 _MIN_SWEEP = 256
 
 
-class Expiries:
+class Expiries(Generic[B]):
     """Of all tenants of a pool."""
 
     __slots__ = ("_heap", "_sequence", "_sweep_at")
 
     def __init__(self) -> None:
-        self._heap: list[_Entry] = []
+        self._heap: list[_Entry[B]] = []
         self._sequence = 0
         self._sweep_at = _MIN_SWEEP
 
@@ -32,7 +32,7 @@ class Expiries:
         """Entries, also those that count no more: at most twice as many as blocks that count, and a few."""
         return len(self._heap)
 
-    def push(self, block: Block, use: Use) -> None:
+    def push(self, block: B, use: Use) -> None:
         """Adds a leaf that nobody holds, with its last use."""
         self._sequence += 1
         heappush(self._heap, (use.expires_s, self._sequence, block, use))
@@ -41,7 +41,7 @@ class Expiries:
             heapify(self._heap)
             self._sweep_at = max(_MIN_SWEEP, 2 * len(self._heap))
 
-    def pop(self, now_s: float) -> Block | None:
+    def pop(self, now_s: float) -> B | None:
         """A leaf whose time is over, to be evicted before the next is asked for; None where there is none."""
         while self._heap and self._heap[0][0] <= now_s:
             entry = heappop(self._heap)
@@ -50,5 +50,5 @@ class Expiries:
         return None
 
 
-def _counts(entry: _Entry) -> bool:
+def _counts(entry: _Entry[B]) -> bool:
     return may_go(entry[2], entry[3])

@@ -42,7 +42,7 @@ def check_pool(
         assert block.parent is None, f"{block} is unused and in the tree"
         assert block.use is None, f"{block} is unused and has a use"
         assert not block.children
-        assert not block.shared
+        assert block.lower is None
     assert len(free) == len(unused), "an unused slot is listed twice"
     assert taken.isdisjoint(free), "a slot is used and unused"
     _check_kept(ledger, len(unused))

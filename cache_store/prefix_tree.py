@@ -8,11 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from typing import TYPE_CHECKING
 
 from cache_store.digest import Digest, Hasher, block_digest
 from cache_store.domain import Domain, DomainTag, TenantId
 from cache_store.policy import Use
 from cache_store.tokens import TOKEN_BYTES, PackedTokens, common_prefix, part
+
+if TYPE_CHECKING:  # nodes of lower tiers name the device's blocks
+    from cache_store.lower_block import LowerBlock
 
 MAX_RUN_CANDIDATES = 32
 """Children of one parent that are searched for the longest common run, newest first."""
@@ -42,6 +46,7 @@ class Block:
     __slots__ = (
         "children",
         "digest",
+        "lower",
         "parent",
         "ref_count",
         "root",
@@ -71,6 +76,8 @@ class Block:
         """Whether several lines of blocks ever branched off it or below it."""
         self.use: Use | None = None
         """Its last; None before anybody let go of it."""
+        self.lower: LowerBlock | None = None
+        """What lower tiers have of it, or of blocks right below it."""
 
     @property
     def in_tree(self) -> bool:
@@ -131,7 +138,7 @@ class PrefixTree:
         `tokens` are those of all blocks. Where a block with equal tokens stands already it stays.
         """
         width = self._block_size * TOKEN_BYTES
-        node: Block | DomainRoot = parent if parent is not None else self._root_of(domain)
+        node: Block | DomainRoot = parent if parent is not None else self._open(domain)
         standing: list[Block] = []
         for start in range(0, len(tokens), width):
             found = node.children.get(tokens[start : start + width])
@@ -144,11 +151,10 @@ class PrefixTree:
             node = found
         return standing
 
-    def remove_tail(self, leaf: Block, num_most: int) -> tuple[list[Block], Block | None]:
+    def remove_tail(self, leaf: Block, num_most: int) -> tuple[list[Block], Block | DomainRoot]:
         """Takes a leaf out of the tree, and its ancestors as long as nobody holds them and their last use is the same.
 
-        What left has no use any more. Returns it, leaf first, and what it hung on: None where that is the root, or
-        neither a leaf nor let go.
+        What left has no use any more. Returns it, leaf first, and what it hung on.
         """
         assert not leaf.children, "only leaves leave the tree: a resident block's ancestors are resident"
         use, removed, block = leaf.use, [leaf], leaf
@@ -158,11 +164,10 @@ class PrefixTree:
             children = parent.children
             del children[block.tokens]
             block.parent = block.use = None
-            block.shared = False
             if children or parent.ref_count:
                 if not children and isinstance(parent, DomainRoot):
                     del self._roots[leaf.root]
-                return removed, None
+                return removed, parent
             assert isinstance(parent, Block), "roots are always held"
             if parent.use is not use or len(removed) >= num_most:
                 return removed, parent
@@ -175,7 +180,6 @@ class PrefixTree:
         removed = [] if node is None else list(_descendants(node))
         for block in removed:
             block.parent = block.use = None
-            block.shared = False
             block.children.clear()
         return removed
 
@@ -183,9 +187,9 @@ class PrefixTree:
         """Those that have blocks."""
         return [root.domain for root in self._roots.values()]
 
-    def tag_of(self, block: Block) -> DomainTag:
-        """Tag of the domain of a block in the tree."""
-        return self._roots[block.root].tag
+    def root_of(self, block: Block) -> DomainRoot:
+        """Root of the domain of a block in the tree."""
+        return self._roots[block.root]
 
     def digests(self) -> dict[DomainTag, bytes]:
         """All blocks by domain, packed digests, parent first."""
@@ -213,24 +217,26 @@ class PrefixTree:
     def _hang(self, node: Block | DomainRoot, blocks: Sequence[Block], tokens: PackedTokens, start: int) -> None:
         """Puts new blocks one below the other, the first below `node`, with the tokens from byte `start` on."""
         if node.children and isinstance(node, Block):
-            _mark_shared(node)
+            mark_shared(node)
         width, hasher, digest = self._block_size * TOKEN_BYTES, self._hasher, node.digest
         for block in blocks:
             block.parent = node
+            block.shared = False
             block.tokens = own = tokens[start : start + width]
             block.digest = digest = hasher(digest + own)
             node.children[own] = block
             node = block
             start += width
 
-    def _root_of(self, domain: Domain) -> DomainRoot:
+    def _open(self, domain: Domain) -> DomainRoot:
         root = self._roots.get(domain.root)
         if root is None:
             root = self._roots[domain.root] = DomainRoot(domain)
         return root
 
 
-def _mark_shared(block: Block) -> None:
+def mark_shared(block: Block) -> None:
+    """Several lines of blocks go on from the block, and so from all before it."""
     node: Block | DomainRoot | None = block
     while isinstance(node, Block) and not node.shared:
         node.shared = True
