@@ -63,7 +63,7 @@ class BlockPool:
         """What is to be scrubbed beside what `allocate` says."""
         self._next_uid = 0
         self._events = EventLog()
-        self._expiries = Expiries()
+        self._expiries: Expiries[Block] = Expiries()
         self._uses = Uses(geometry.block_size, clock)
         self._num_evicted = 0
         self._num_lent_back = 0

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Protocol
 
 from cache_store.domain import DomainTag
 from cache_store.events import BlockChange, BlockEvent
-from cache_store.prefix_tree import Block
+
+
+class Named(Protocol):
+    """A block of any tier."""
+
+    @property
+    def digest(self) -> bytes: ...
 
 
 class EventLog:
@@ -18,7 +25,7 @@ class EventLog:
         self._runs: list[tuple[DomainTag, BlockChange, list[bytes]]] = []
         self._next = 0
 
-    def add(self, tag: DomainTag, change: BlockChange, blocks: Sequence[Block]) -> None:
+    def add(self, tag: DomainTag, change: BlockChange, blocks: Sequence[Named]) -> None:
         """Notes blocks of one domain."""
         digests = [block.digest for block in blocks]
         if self._runs:

@@ -18,7 +18,6 @@ Value = Callable[[ClassId, float], float]
 """Of a class after an age in seconds."""
 
 
-
 class Evictable(Protocol):
     """What is known of a block that may go, in any tier."""
 

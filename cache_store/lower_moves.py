@@ -75,7 +75,8 @@ class PendingMoves:
     def end(self, moves: Moves) -> Taken:
         """The plan that took them has ended."""
         taken, self.taken = self.taken, None
-        assert taken is not None and taken.moves is moves, "another plan took the moves"
+        assert taken is not None, "no plan took any moves"
+        assert taken.moves is moves, "another plan took the moves"
         return taken
 
     def ask_again(self, taken: Taken) -> None:
@@ -89,4 +90,3 @@ class PendingMoves:
     def is_empty(self) -> bool:
         """Whether a plan has nothing to move."""
         return not (self.stores or self.spills or self.scrubs or self.forgotten or self.forgotten_domains)
-

@@ -256,10 +256,10 @@ class LowerTier:
             least = order.pop_least(now_s)
             if least is None:
                 break
-            if offer is not None and len(self.unused) - num_before >= num_sure:
-                if not order.gives_way(least, offer.use, now_s):
-                    order.queue.push(least)
-                    break
+            is_rival = offer is not None and len(self.unused) - num_before >= num_sure
+            if offer is not None and is_rival and not order.gives_way(least, offer.use, now_s):
+                order.queue.push(least)
+                break
             tail = self._tail(least, wanted - len(self.unused))
             self.num_evicted += len(tail)
             self._leaving.tail(tail)

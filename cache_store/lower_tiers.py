@@ -22,6 +22,7 @@ from cache_store.events import BlockChange
 from cache_store.expiry import Expiries
 from cache_store.ledger import Ledger
 from cache_store.lower_block import DISK, HOST, LowerBlock, LowerDomain, Stay, StayState
+from cache_store.lower_check import check_domain, check_tier
 from cache_store.lower_moves import PendingMoves
 from cache_store.lower_tail import Tail, num_loose, wants_disk, wants_host
 from cache_store.lower_tier import Leaving, LowerTier, Offer
@@ -123,7 +124,7 @@ class LowerTiers:
         self._disk.num_stored += len(taken.moves.spills)
         return taken.moves
 
-    def end_moves(self, moves: Moves, ok: bool) -> None:  # noqa: FBT001 - how a step ended, as its runner tells it
+    def end_moves(self, moves: Moves, ok: bool) -> None:
         """The plan with these moves has ended. Where it raised, nothing that it stored is used."""
         if moves is NO_MOVES:
             return
@@ -260,10 +261,10 @@ class LowerTiers:
             owner = self._owners[slot]
             if written is None or written.domain.tenant not in tenants:
                 continue
-            if owner is None:
-                self._moves.scrubs[slot] = None
-            elif owner.is_gone:
+            if owner is not None and owner.is_gone:
                 owner.is_wiped = True
+            elif owner is None or owner.state is StayState.WAITING:
+                self._moves.scrubs[slot] = None
         if self._disk.num_blocks:
             for domain in domains:
                 self._moves.forget_domain(domain.root)
@@ -271,6 +272,11 @@ class LowerTiers:
 
     def check_invariants(self) -> None:
         """Raises AssertionError where the books do not agree; walks everything."""
+        for domain in self._tree.domains.values():
+            check_domain(domain)
+        for tier in self._tiers:
+            check_tier(tier, self._tree.domains.values())
+        assert {slot for slot, owner in enumerate(self._owners) if owner is None} == set(self._host.unused)
 
     # nodes
 

@@ -88,7 +88,8 @@ class LowerTree:
             return
         domain = place if isinstance(place, LowerDomain) else place.domain
         if isinstance(place, LowerBlock) and place.device is not None and not any(place.stays):
-            place.device.lower = place.device = None
+            place.device.lower = None
+            place.device = None
             del domain.nodes[place]
         if not domain.nodes:
             self.domains.pop(domain.digest, None)
@@ -99,7 +100,8 @@ class LowerTree:
         nodes = [] if place is None else list(place.nodes)
         for node in nodes:
             if node.device is not None:
-                node.device.lower = node.device = None
+                node.device.lower = None
+                node.device = None
             node.parent = None
             node.children.clear()
         return nodes

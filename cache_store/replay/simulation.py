@@ -19,12 +19,17 @@ from cache_store.clock import ManualClock
 from cache_store.domain import Domain, Epoch, FormatDigest, TenantId, derive_domain
 from cache_store.groups import CacheGeometry, CacheGroup, GroupKind
 from cache_store.ledger import PolicyMaker
+from cache_store.lower_block import LowerBlock
+from cache_store.lower_tiers import DEVICE_ONLY, LowerTiers, TierSizes
 from cache_store.policy import Outcome
 from cache_store.quota import DEFAULT_QUOTA, QuotaTable, TenantQuota
 from cache_store.replay.trace import Trace, TraceRequest
 from cache_store.shadow import DEFAULT_RULES, WatchRules
-from cache_store.tiers import Granted, Short
+from cache_store.tier_kind import TierKind
+from cache_store.tiers import Granted, Match, Short
 from cache_store.tokens import TOKEN_BYTES, PackedTokens
+from cache_store.transfers import TransferResult
+from cache_store.usage import CachedTokens, TierLoad
 
 _GEOMETRY = CacheGeometry((CacheGroup(GroupKind.FULL, (0,), bytes_per_block=1, window=0),), block_size=1)
 
@@ -50,6 +55,8 @@ class ReplayOptions:
     """Parts of the time in which hits are counted for themselves."""
     watch_rules: WatchRules = DEFAULT_RULES
     """When a guarantee that brings nothing is lent."""
+    sizes: TierSizes = DEVICE_ONLY
+    """Tiers below the device."""
 
 
 @dataclass(slots=True)
@@ -59,6 +66,9 @@ class TenantCounts:
     num_requests: int = 0
     prompt_tokens: int = 0
     hit_tokens: int = 0
+    host_hit_tokens: int = 0
+    """Of them, those whose blocks lay in the host's memory."""
+    disk_hit_tokens: int = 0
     num_references: int = 0
     evicted_blocks: int = 0
     dropped_blocks: int = 0
@@ -80,6 +90,8 @@ class ReplayResult:
     tenants: dict[str, TenantCounts]
     seconds: float
     """Processor time that the pool and its tenants took."""
+    tiers: tuple[TierLoad, ...]
+    """What the tiers below the device did."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -105,7 +117,14 @@ class ReplayResult:
 def replay(tenants: Sequence[TraceTenant], options: ReplayOptions, end_s: float | None = None) -> ReplayResult:
     """Runs all requests of all tenants. Windows divide the time up to `end_s`; None: up to the last request."""
     clock = ManualClock(0.0)
-    pool = BlockPool(_GEOMETRY, options.num_blocks, clock, policy=options.policy, watch_rules=options.watch_rules)
+    pool = BlockPool(
+        _GEOMETRY,
+        options.num_blocks,
+        clock,
+        policy=options.policy,
+        watch_rules=options.watch_rules,
+        sizes=options.sizes,
+    )
     pool.set_quotas(QuotaTable(1, {TenantId(tenant.name): tenant.quota for tenant in tenants}))
     end_s = _end_s(tenants) if end_s is None else end_s
     streams = [_Stream(tenant, pool, options, end_s) for tenant in tenants]
@@ -116,12 +135,15 @@ def replay(tenants: Sequence[TraceTenant], options: ReplayOptions, end_s: float 
         now_s = request.at_s
         stream.run(request)
         pool.drain_events()
+        if pool.lower is not None:
+            _move(pool.lower)
     seconds = time.process_time() - started
     pool.check_invariants()
     evicted = {use.tenant: use.evicted_blocks for use in pool.usage()}
     for stream in streams:
         stream.counts.evicted_blocks = evicted.get(stream.domain.tenant, 0)
-    return ReplayResult(options.num_blocks, {stream.name: stream.counts for stream in streams}, seconds)
+    tiers = () if pool.lower is None else pool.lower.loads()
+    return ReplayResult(options.num_blocks, {stream.name: stream.counts for stream in streams}, seconds, tiers)
 
 
 class _Stream:
@@ -146,6 +168,7 @@ class _Stream:
         match = pool.match_and_pin(domain, blocks, num_blocks)
         pool.note_reuse(domain, match)
         num_hit = len(match.blocks)
+        found = self._hold_below(match, blocks)
         granted = pool.allocate(domain, num_blocks - num_hit)
         if isinstance(granted, Short):
             self.counts.dropped_blocks += num_blocks - num_hit - granted.num_available
@@ -154,10 +177,29 @@ class _Stream:
         parent = match.blocks[-1] if match.blocks else None
         stop = num_hit + len(granted.blocks)
         new = PackedTokens(blocks[num_hit * TOKEN_BYTES : stop * TOKEN_BYTES])
+        loaded = [block.tier for block in found[: len(granted.blocks)]]
+        self._let_go_below(found, len(loaded))
         stored = pool.commit(domain, parent, granted.blocks, new)
-        hit_tokens = min(num_hit * self._block_tokens, request.prompt_tokens)
-        pool.release((*match.blocks, *stored), self._outcome(request, hit_tokens))
-        self._count(request, hit_tokens, num_blocks)
+        hits = _hit_tokens(num_hit, loaded, self._block_tokens, request.prompt_tokens)
+        pool.release((*match.blocks, *stored), self._outcome(request, hits.total))
+        self._count(request, hits, num_blocks)
+
+    def _hold_below(self, match: Match, blocks: PackedTokens) -> tuple[LowerBlock, ...]:
+        """What lower tiers have after the device's blocks, kept until it is loaded."""
+        lower = self._pool.lower
+        if lower is None:
+            return ()
+        found = lower.find(self.domain, match.blocks, blocks, len(blocks) // TOKEN_BYTES)
+        lower.hold(found)
+        return found
+
+    def _let_go_below(self, found: tuple[LowerBlock, ...], num_loaded: int) -> None:
+        """Loads take no time here."""
+        lower = self._pool.lower
+        if lower is not None:
+            for block in found[:num_loaded]:
+                lower.note_loaded(block, 0.0)
+            lower.let_go(found)
 
     def _outcome(self, request: TraceRequest, hit_tokens: int) -> Outcome:
         part = self._session_ends
@@ -172,15 +214,34 @@ class _Stream:
             ttl_s=math.inf,
         )
 
-    def _count(self, request: TraceRequest, hit_tokens: int, num_blocks: int) -> None:
+    def _count(self, request: TraceRequest, hits: CachedTokens, num_blocks: int) -> None:
         counts = self.counts
         counts.num_requests += 1
         counts.prompt_tokens += request.prompt_tokens
-        counts.hit_tokens += hit_tokens
+        counts.hit_tokens += hits.total
+        counts.host_hit_tokens += hits.host
+        counts.disk_hit_tokens += hits.disk
         counts.num_references += num_blocks
         window = min(self._last_window, int(request.at_s * self._windows_per_s))
         counts.window_prompt_tokens[window] += request.prompt_tokens
-        counts.window_hit_tokens[window] += hit_tokens
+        counts.window_hit_tokens[window] += hits.total
+
+
+def _hit_tokens(num_device: int, loaded: Sequence[TierKind], block_tokens: int, prompt_tokens: int) -> CachedTokens:
+    """A prompt's tokens by the tier that had their blocks; the last block may be longer than the prompt."""
+    device = min(num_device * block_tokens, prompt_tokens)
+    num_host = sum(tier is TierKind.HOST for tier in loaded)
+    host = min(num_host * block_tokens, prompt_tokens - device)
+    disk = min((len(loaded) - num_host) * block_tokens, prompt_tokens - device - host)
+    return CachedTokens(device, host, disk)
+
+
+def _move(lower: LowerTiers) -> None:
+    """Moves take no time here."""
+    moves = lower.drain()
+    lower.end_moves(moves, ok=True)
+    for spill in moves.spills:
+        lower.finish_spill(TransferResult(spill.id, ok=True, seconds=0.0))
 
 
 def _in_time(tenants: Sequence[TraceTenant], streams: Sequence[_Stream]) -> Iterator[tuple[TraceRequest, _Stream]]:
