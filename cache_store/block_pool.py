@@ -9,7 +9,6 @@ are all that eviction has to look at. Each tenant has an account with its own or
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Sequence
 
 from cache_store.account import Account
@@ -18,10 +17,10 @@ from cache_store.digest import Hasher, xxh3_128
 from cache_store.domain import Domain, DomainTag, TenantId
 from cache_store.event_log import EventLog
 from cache_store.events import BlockChange, BlockEvent
-from cache_store.expiry import Expiries
+from cache_store.eviction import Evictions
 from cache_store.groups import CacheGeometry
 from cache_store.ledger import Ledger, PolicyMaker
-from cache_store.lending import Need, charges, num_attainable, num_available
+from cache_store.lending import num_attainable, num_available
 from cache_store.lower_tiers import DEVICE_ONLY, LowerTiers, TierSizes
 from cache_store.policies.lru import Lru
 from cache_store.policy import Outcome, Use
@@ -63,14 +62,12 @@ class BlockPool:
         """What is to be scrubbed beside what `allocate` says."""
         self._next_uid = 0
         self._events = EventLog()
-        self._expiries: Expiries[Block] = Expiries()
         self._uses = Uses(geometry.block_size, clock)
-        self._num_evicted = 0
-        self._num_lent_back = 0
         self.lower: LowerTiers | None = None
         """The tiers below, if there are any."""
         if sizes != DEVICE_ONLY:
             self.lower = LowerTiers(sizes, geometry.block_size, clock, self._ledger, self._events)
+        self._evictions = Evictions(clock, self._tree, self._ledger, self._unused, self._events, self.lower)
 
     @property
     def kind(self) -> TierKind:
@@ -101,8 +98,8 @@ class BlockPool:
     def pressure(self) -> Pressure:
         """What running out of blocks has led to, as far as the pool knows."""
         return Pressure(
-            lent_back_blocks=self._num_lent_back,
-            evicted_blocks=self._num_evicted,
+            lent_back_blocks=self._evictions.num_lent_back,
+            evicted_blocks=self._evictions.num_evicted,
             demoted_blocks=0 if self.lower is None else self.lower.num_demoted,
         )
 
@@ -110,8 +107,8 @@ class BlockPool:
         """Other quotas from now on. What is cached beyond them goes at once, what is held when it is let go."""
         self._ledger.set_quotas(quotas)
         for account in list(self._ledger.present):
-            self._trim(account)
-        self._give_back()
+            self._evictions.trim(account)
+        self._evictions.give_back()
         if self.lower is not None:
             self.lower.set_quotas(quotas)
 
@@ -175,7 +172,7 @@ class BlockPool:
             return Short(available)
         if num_blocks == 0:
             return Granted((), ())
-        self._make_room(account, num_blocks)
+        self._evictions.make_room(account, num_blocks)
         self._ledger.enter(account)
         unused, root, tenant = self._unused, domain.root, domain.tenant
         first = len(unused) - num_blocks
@@ -250,7 +247,7 @@ class BlockPool:
             if block.use is None:
                 unknown = block.use = unknown or self._uses.unknown(account)
             if not block.children:
-                self._offer(account, block)
+                self._evictions.offer(account, block)
         if blocks[0].root in self.scrubs.roots:
             self.scrubs.add(self._unused[len(self._unused) - num_let_go :])
         account.num_held -= num_let_go + num_cached
@@ -258,18 +255,15 @@ class BlockPool:
         account.give_slots(num_let_go)
         num_used = account.num_used
         if num_used > account.maximum:
-            self._trim(account)
+            self._evictions.trim(account)
         elif not num_used:
             self._ledger.leave(account)
         if self._ledger.has_strict:
-            self._give_back()
+            self._evictions.give_back()
 
     def expire(self) -> None:
         """Drops what nobody used for its time to live. To be called now and then; whatever looks at blocks does it."""
-        now_s = self._clock.monotonic_s()
-        leaf = self._expiries.pop(now_s)
-        if leaf is not None:
-            self._drop_overdue(leaf, now_s)
+        self._evictions.expire()
         if self.lower is not None:
             self.lower.expire()
 
@@ -293,7 +287,7 @@ class BlockPool:
         num_blocks = sum(map(self._forget, domains))
         num_held = self.scrubs.begin(self._blocks, {domain.root for domain in domains}, tenants)
         num_host, num_disk = (0, 0) if self.lower is None else self.lower.drop(domains, tenants)
-        self._give_back()
+        self._evictions.give_back()
         return Dropped(num_blocks + num_held, num_host, num_disk, num_held)
 
     def drain_events(self) -> tuple[BlockEvent, ...]:
@@ -315,15 +309,6 @@ class BlockPool:
         self.scrubs.check_invariants(self._blocks)
         if self.lower is not None:
             self.lower.check_invariants()
-
-    def _drop_overdue(self, leaf: Block | None, now_s: float) -> None:
-        while leaf is not None:
-            account = self._ledger.of(leaf.tenant)
-            self._evict_tail(account, leaf, account.num_cached)
-            if not account.num_used:
-                self._ledger.leave(account)
-            leaf = self._expiries.pop(now_s)
-        self._give_back()
 
     def _forget(self, domain: Domain) -> int:
         """Takes a domain out of the tree; how many of its blocks nobody held."""
@@ -350,14 +335,6 @@ class BlockPool:
             account.watch.judge()
         self._uses.note(account, known, outcome)
 
-    def _offer(self, account: Account, leaf: Block) -> None:
-        """Takes a leaf that nobody holds into the order of eviction."""
-        use = leaf.use
-        assert use is not None
-        account.queue.push(leaf)
-        if use.expires_s != math.inf:
-            self._expiries.push(leaf, use)
-
     def _hold(self, account: Account, blocks: Sequence[Block]) -> None:
         num_taken = 0
         for block in blocks:
@@ -366,66 +343,3 @@ class BlockPool:
             block.ref_count += 1
         account.num_held += num_taken
         account.num_cached -= num_taken
-
-    def _make_room(self, account: Account, num_blocks: int) -> None:
-        """Evicts until `num_blocks` unused slots may be given to the account."""
-        over = account.num_used + num_blocks - account.maximum
-        if over > 0:
-            self._evict(account, over)
-        num_missing = num_blocks - account.num_kept - self._ledger.num_free(len(self._unused))
-        if num_missing <= 0:
-            return
-        if self._ledger.is_alone(account):
-            self._evict(account, num_missing)
-            return
-        is_guaranteed = account.num_used + num_blocks <= account.minimum
-        for due in charges(num_missing, self._ledger.present, Need(account, num_blocks)):
-            if due.payer is not account and is_guaranteed:
-                self._num_lent_back += due.num_blocks
-            self._evict(due.payer, due.num_blocks)
-
-    def _trim(self, account: Account) -> None:
-        """Evicts what is cached beyond the account's maximum."""
-        self._evict(account, max(0, min(account.num_cached, account.num_used - account.maximum)))
-
-    def _give_back(self) -> None:
-        """Gives strict tenants what others have of their guarantees, as soon as nobody holds it."""
-        num_to_keep = self._ledger.num_to_keep()
-        if num_to_keep == 0:
-            return
-        num_missing = num_to_keep - self._ledger.num_free(len(self._unused))
-        if num_missing > 0:
-            for due in charges(num_missing, self._ledger.present, None):
-                self._num_lent_back += due.num_blocks
-                self._evict(due.payer, due.num_blocks)
-        self._ledger.keep(self._ledger.num_free(len(self._unused)))
-
-    def _evict(self, account: Account, num_blocks: int) -> None:
-        """Evicts cached blocks of the account, which has that many."""
-        now_s = self._clock.monotonic_s()
-        while num_blocks > 0:
-            block = account.evict_least(now_s)
-            assert block is not None, "cached blocks have leaves that nobody holds"
-            num_blocks -= self._evict_tail(account, block, num_blocks)
-        if not account.num_used:
-            self._ledger.leave(account)
-
-    def _evict_tail(self, account: Account, leaf: Block, num_most: int) -> int:
-        """Evicts a leaf and, as long as they become leaves of the same use, its ancestors; how many."""
-        use = leaf.use
-        assert use is not None
-        root = self._tree.root_of(leaf)
-        removed, above = self._tree.remove_tail(leaf, num_most)
-        if self.lower is None:
-            self._events.add(root.tag, BlockChange.REMOVED, removed)
-        else:
-            self.lower.demote(removed, above, use, root)
-        self._unused += removed
-        if not (above.ref_count or above.children):
-            assert isinstance(above, Block), "roots are always held"
-            self._offer(account, above)
-        count = len(removed)
-        account.lose_cached(count)
-        account.num_evicted += count
-        self._num_evicted += count
-        return count

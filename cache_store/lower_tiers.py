@@ -11,7 +11,6 @@ evicts the block again. Demotion is admitted by what the tenant's policy expects
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -19,11 +18,11 @@ from cache_store.clock import Clock
 from cache_store.domain import Domain, DomainTag, TenantId
 from cache_store.event_log import EventLog
 from cache_store.events import BlockChange
-from cache_store.expiry import Expiries
 from cache_store.ledger import Ledger
 from cache_store.lower_block import DISK, HOST, LowerBlock, LowerDomain, Stay, StayState
 from cache_store.lower_check import check_domain, check_tier
 from cache_store.lower_moves import PendingMoves
+from cache_store.lower_stays import Stays
 from cache_store.lower_tail import Tail, num_loose, wants_disk, wants_host
 from cache_store.lower_tier import Leaving, LowerTier, Offer
 from cache_store.lower_tree import LowerTree, descendants, tops
@@ -61,12 +60,12 @@ class LowerTiers:
         self._events = events
         self._tree = LowerTree(block_size)
         self._moves = PendingMoves()
-        self._expiries: Expiries[LowerBlock] = Expiries()
         to_disk = Leaving(self._leave_host, self._drop_copy, self._free_host)
         away = Leaving(self._leave_disk, self._drop_copy, self._free_disk)
         self._host = LowerTier(HOST, sizes.num_host_blocks, clock, device, to_disk)
         self._disk = LowerTier(DISK, sizes.num_disk_blocks, clock, device, away)
         self._tiers = (self._host, self._disk)
+        self._stays = Stays(self._tree, self._tiers, self._moves, events)
         self._written: list[LowerDomain | None] = [None] * sizes.num_host_blocks
         """Whose bytes are in a host slot, or were last."""
         self._owners: list[Stay | None] = [None] * sizes.num_host_blocks
@@ -88,8 +87,8 @@ class LowerTiers:
             node.ref_count += 1
             node.read_from = node.tier
             if node.ref_count == 1:
-                for _, stay in self._stays(node):
-                    self._pin(stay)
+                for _, stay in self._stays.of(node):
+                    self._stays.pin(stay)
 
     def let_go(self, blocks: Iterable[LowerBlock]) -> None:
         """Loads have ended. What was forgotten meanwhile is gone now."""
@@ -98,8 +97,8 @@ class LowerTiers:
             node.ref_count -= 1
             if node.ref_count == 0:
                 pinned, node.pinned = node.pinned, []
-                self._release(pinned)
-                self._watch_expiry(node)
+                self._stays.release(pinned)
+                self._stays.watch_expiry(node)
 
     def new_transfer(self) -> TransferId:
         """A name for a load, or a spill."""
@@ -135,8 +134,8 @@ class LowerTiers:
             stay.state = StayState.READY if ok else StayState.WAITING
             if not (ok or stay.is_gone):
                 self._host.num_failed += 1
-                self._lose_stay(stay)
-        self._release(taken.stored)
+                self._stays.lose(stay)
+        self._stays.release(taken.stored)
 
     def finish_spill(self, result: TransferResult) -> None:
         """A spill has ended: its block can be loaded, or is not on disk."""
@@ -145,7 +144,7 @@ class LowerTiers:
         if not result.ok:
             self._disk.num_failed += 1
             if not stay.is_gone:
-                self._lose_stay(stay)
+                self._stays.lose(stay)
         self._disk.let_go(stay)
 
     def note_loaded(self, block: LowerBlock, seconds: float) -> None:
@@ -156,11 +155,11 @@ class LowerTiers:
         """Its bytes are not there, or not those that they should be: it is forgotten, with all below it."""
         self._tier(block.read_from or block.tier).num_failed += 1
         if block.device is not None:
-            for _, stay in self._stays(block):
-                self._take_out(stay)
+            for _, stay in self._stays.of(block):
+                self._stays.take_out(stay)
             self._tree.tidy(block)
         elif block.parent is not None:
-            self._forget(block)
+            self._stays.forget(block)
 
     # what is told
 
@@ -198,9 +197,7 @@ class LowerTiers:
 
     def expire(self) -> None:
         """Drops what nobody used for its time to live."""
-        now_s = self._clock.monotonic_s()
-        while (leaf := self._expiries.pop(now_s)) is not None:
-            self._forget(leaf)
+        self._stays.expire(self._clock.monotonic_s())
 
     def adopt(self, domain: Domain, blocks: Sequence[Block]) -> Sequence[Block]:
         """Blocks that have come to the device, one below the other; returns those that were in no tier.
@@ -230,7 +227,7 @@ class LowerTiers:
         """
         nodes = [block.lower for block in removed]
         wants = wants_host(nodes)
-        held = self._keep(node for node in nodes if node is not None)
+        held = self._stays.keep(node for node in nodes if node is not None)
         num_lost = self._num_lost(self._host, removed[0].tenant, Tail(use, wants, num_loose(nodes)))
         self._host.num_dropped += sum(wants[:num_lost])
         for block in removed[:num_lost]:
@@ -241,9 +238,9 @@ class LowerTiers:
                 place = self._lay_down(removed[at], place, use)
                 if wants[at]:
                     self._store(place, removed[at].slots)
-                self._rank(place)
+                self._stays.rank(place)
         self.num_demoted += len(removed) - num_lost
-        self._release(held)
+        self._stays.release(held)
 
     def drop(self, domains: Collection[Domain], tenants: Collection[TenantId]) -> tuple[int, int]:
         """Forgets `domains`, which are of `tenants`, at once; how many blocks in the host's memory and on disk.
@@ -254,9 +251,9 @@ class LowerTiers:
         counts = [0, 0]
         for domain in domains:
             for node in self._tree.remove_domain(domain):
-                for tier, stay in self._stays(node):
+                for tier, stay in self._stays.of(node):
                     counts[tier.level] += 1
-                    self._take_out(stay)
+                    self._stays.take_out(stay)
         for slot, written in enumerate(self._written):
             owner = self._owners[slot]
             if written is None or written.domain.tenant not in tenants:
@@ -283,7 +280,7 @@ class LowerTiers:
     def _lay_down(self, block: Block, place: LowerBlock | LowerDomain, use: Use) -> LowerBlock:
         node = self._tree.lay_down(block, place)
         node.use = use
-        for tier, _ in self._stays(node):
+        for tier, _ in self._stays.of(node):
             tier.hang(node)
         return node
 
@@ -291,99 +288,34 @@ class LowerTiers:
         stay = self._host.add(node)
         self._owners[stay.slot] = stay
         if node.ref_count:
-            self._pin(stay)
+            self._stays.pin(stay)
         self._moves.stores[stay] = slots
 
     def _adopt(self, block: Block, node: LowerBlock) -> None:
         """The device has the node's block again."""
-        for tier, _ in self._stays(node):
+        for tier, _ in self._stays.of(node):
             tier.unhang(node)
         place = node.parent
         self._tree.take_up(node, block)
         if isinstance(place, LowerBlock):
-            self._watch_expiry(place)
+            self._stays.watch_expiry(place)
         block.use = node.use
-        self._rank(node)
+        self._stays.rank(node)
 
     def _drop(self, block: Block, tag: DomainTag) -> None:
         """A block of the device has left all tiers."""
         node = block.lower
         if node is not None:
             for child in list(node.children.values()):
-                self._forget(child)
-            for _, stay in self._stays(node):
-                self._take_out(stay)
+                self._stays.forget(child)
+            for _, stay in self._stays.of(node):
+                self._stays.take_out(stay)
         if block.lower is not None:
             self._tree.tidy(block.lower)
         self._events.add(tag, BlockChange.REMOVED, (block,))
 
-    def _forget(self, node: LowerBlock) -> None:
-        """A node that the device has not leaves all tiers, and all below it."""
-        place = node.parent
-        assert place is not None
-        for tier, _ in self._stays(node):
-            tier.unhang(node)
-        nodes = self._tree.remove(node)
-        for each in nodes:
-            for _, stay in self._stays(each):
-                self._take_out(stay)
-        self._events.add(node.domain.tag, BlockChange.REMOVED, nodes)
-        self._tree.tidy(place)
-        if isinstance(place, LowerBlock):
-            self._watch_expiry(place)
-
-    def _lose_stay(self, stay: Stay) -> None:
-        """Bytes of a node that are not there; it may be elsewhere."""
-        node = stay.node
-        if node.device is not None or any(other is not stay for _, other in self._stays(node)):
-            self._take_out(stay)
-            self._rank(node)
-            self._tree.tidy(node)
-        else:
-            self._forget(node)
-
-    def _take_out(self, stay: Stay) -> None:
-        self._moves.cancel(stay)
-        self._tiers[stay.level].remove(stay)
-
-    def _rank(self, node: LowerBlock) -> None:
-        """Its uppermost stay is sole, where the device has not the block; all others are copies."""
-        is_above = node.device is not None
-        for tier, stay in self._stays(node):
-            if is_above:
-                tier.place_copy(stay)
-            else:
-                tier.place_sole(stay)
-            is_above = True
-        self._watch_expiry(node)
-
-    def _watch_expiry(self, node: LowerBlock) -> None:
-        if node.parent is not None and not node.children and node.ref_count == 0:
-            assert node.use is not None
-            if node.use.expires_s != math.inf:
-                self._expiries.push(node, node.use)
-
-    def _stays(self, node: LowerBlock) -> list[tuple[LowerTier, Stay]]:
-        return [(tier, stay) for tier, stay in zip(self._tiers, node.stays, strict=True) if stay is not None]
-
     def _tier(self, kind: TierKind) -> LowerTier:
         return self._disk if kind is TierKind.DISK else self._host
-
-    def _pin(self, stay: Stay) -> None:
-        """A load may read it."""
-        self._tiers[stay.level].hold(stay)
-        stay.node.pinned.append(stay)
-
-    def _keep(self, nodes: Iterable[LowerBlock]) -> list[Stay]:
-        """What must not make room for its own tail."""
-        held = [stay for node in nodes for stay in node.stays if stay is not None]
-        for stay in held:
-            self._tiers[stay.level].hold(stay)
-        return held
-
-    def _release(self, held: Iterable[Stay]) -> None:
-        for stay in held:
-            self._tiers[stay.level].let_go(stay)
 
     # what leaves a tier
 
@@ -400,16 +332,16 @@ class LowerTiers:
         top, use = nodes[-1], nodes[-1].use
         assert use is not None
         tail = Tail(use, wants_disk(nodes), num_loose(nodes))
-        held = self._keep(node for node in nodes if node.disk is not None)
+        held = self._stays.keep(node for node in nodes if node.disk is not None)
         can_write = stays[0].state is StayState.READY and top.domain.digest not in self._moves.forgotten_domains
         num_lost = self._num_lost(self._disk, top.tenant, tail) if can_write else tail.num_lost(0, 0)
         if top.host is not None:  # it might have gone with what made room for it
             self._disk.num_dropped += sum(tail.wants[:num_lost])
             if num_lost:
-                self._forget(nodes[num_lost - 1])
+                self._stays.forget(nodes[num_lost - 1])
             for node in reversed(nodes[num_lost:]):
                 self._sink(node)
-        self._release(held)
+        self._stays.release(held)
 
     def _sink(self, node: LowerBlock) -> None:
         """From the host's memory to disk, where it may be already."""
@@ -417,14 +349,14 @@ class LowerTiers:
         assert host is not None
         if node.disk is None:
             self._moves.spills[self._disk.add(node)] = Spill(self.new_transfer(), host.slot, node.name)
-        self._take_out(host)
-        self._rank(node)
+        self._stays.take_out(host)
+        self._stays.rank(node)
 
     def _leave_disk(self, stays: list[Stay]) -> None:
-        self._forget(stays[-1].node)
+        self._stays.forget(stays[-1].node)
 
     def _drop_copy(self, stay: Stay) -> None:
-        self._take_out(stay)
+        self._stays.take_out(stay)
         self._tree.tidy(stay.node)
 
     def _free_host(self, stay: Stay) -> None:

@@ -110,4 +110,4 @@ def test_many_uses_of_a_long_lived_block_leave_little_behind(store: StoredPrefix
         held = store.hold(range(8))
         assert held is not None
         store.pool.release(held, make_outcome(ttl_s=1e6))
-    assert len(store.pool._expiries) <= 512
+    assert len(store.pool._evictions._expiries) <= 512

@@ -1,0 +1,127 @@
+"""Takes cached blocks out of the device: to make room, at the end of their time, or to give tenants what is theirs.
+
+Who pays is decided in `cache_store/lending.py`, what of a tenant goes by its account. What leaves goes to the lower
+tiers where there are any. Owned by the pool, whose tree, accounts and unused blocks it works on.
+"""
+
+from __future__ import annotations
+
+import math
+
+from cache_store.account import Account
+from cache_store.clock import Clock
+from cache_store.event_log import EventLog
+from cache_store.events import BlockChange
+from cache_store.expiry import Expiries
+from cache_store.ledger import Ledger
+from cache_store.lending import Need, charges
+from cache_store.lower_tiers import LowerTiers
+from cache_store.prefix_tree import Block, PrefixTree
+
+
+class Evictions:
+    """Of one pool."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        tree: PrefixTree,
+        ledger: Ledger,
+        unused: list[Block],
+        events: EventLog,
+        lower: LowerTiers | None,
+    ) -> None:
+        self._clock = clock
+        self._tree = tree
+        self._ledger = ledger
+        self._unused = unused
+        self._events = events
+        self._lower = lower
+        self._expiries: Expiries[Block] = Expiries()
+        self.num_evicted = 0
+        self.num_lent_back = 0
+
+    def offer(self, account: Account, leaf: Block) -> None:
+        """Takes a leaf that nobody holds into the order of eviction."""
+        use = leaf.use
+        assert use is not None
+        account.queue.push(leaf)
+        if use.expires_s != math.inf:
+            self._expiries.push(leaf, use)
+
+    def expire(self) -> None:
+        """Evicts leaves whose time is over."""
+        now_s = self._clock.monotonic_s()
+        leaf = self._expiries.pop(now_s)
+        if leaf is None:
+            return
+        while leaf is not None:
+            account = self._ledger.of(leaf.tenant)
+            self._evict_tail(account, leaf, account.num_cached)
+            if not account.num_used:
+                self._ledger.leave(account)
+            leaf = self._expiries.pop(now_s)
+        self.give_back()
+
+    def make_room(self, account: Account, num_blocks: int) -> None:
+        """Evicts until `num_blocks` unused slots may be given to the account."""
+        over = account.num_used + num_blocks - account.maximum
+        if over > 0:
+            self._evict(account, over)
+        num_missing = num_blocks - account.num_kept - self._ledger.num_free(len(self._unused))
+        if num_missing <= 0:
+            return
+        if self._ledger.is_alone(account):
+            self._evict(account, num_missing)
+            return
+        is_guaranteed = account.num_used + num_blocks <= account.minimum
+        for due in charges(num_missing, self._ledger.present, Need(account, num_blocks)):
+            if due.payer is not account and is_guaranteed:
+                self.num_lent_back += due.num_blocks
+            self._evict(due.payer, due.num_blocks)
+
+    def trim(self, account: Account) -> None:
+        """Evicts what is cached beyond the account's maximum."""
+        self._evict(account, max(0, min(account.num_cached, account.num_used - account.maximum)))
+
+    def give_back(self) -> None:
+        """Gives strict tenants what others have of their guarantees, as soon as nobody holds it."""
+        num_to_keep = self._ledger.num_to_keep()
+        if num_to_keep == 0:
+            return
+        num_missing = num_to_keep - self._ledger.num_free(len(self._unused))
+        if num_missing > 0:
+            for due in charges(num_missing, self._ledger.present, None):
+                self.num_lent_back += due.num_blocks
+                self._evict(due.payer, due.num_blocks)
+        self._ledger.keep(self._ledger.num_free(len(self._unused)))
+
+    def _evict(self, account: Account, num_blocks: int) -> None:
+        """Evicts cached blocks of the account, which has that many."""
+        now_s = self._clock.monotonic_s()
+        while num_blocks > 0:
+            block = account.evict_least(now_s)
+            assert block is not None, "cached blocks have leaves that nobody holds"
+            num_blocks -= self._evict_tail(account, block, num_blocks)
+        if not account.num_used:
+            self._ledger.leave(account)
+
+    def _evict_tail(self, account: Account, leaf: Block, num_most: int) -> int:
+        """Evicts a leaf and, as long as they become leaves of the same use, its ancestors; how many."""
+        use = leaf.use
+        assert use is not None
+        root = self._tree.root_of(leaf)
+        removed, above = self._tree.remove_tail(leaf, num_most)
+        if self._lower is None:
+            self._events.add(root.tag, BlockChange.REMOVED, removed)
+        else:
+            self._lower.demote(removed, above, use, root)
+        self._unused += removed
+        if not (above.ref_count or above.children):
+            assert isinstance(above, Block), "roots are always held"
+            self.offer(account, above)
+        count = len(removed)
+        account.lose_cached(count)
+        account.num_evicted += count
+        self.num_evicted += count
+        return count
