@@ -19,8 +19,8 @@ from cache_store.fence import Fence, FenceNotice, Mark, Scope
 NOTICE_VERSION = 1
 _MAC_BYTES = 32
 
-_FENCE = struct.Struct("<HHQH")
-"""Bytes of the tenant's id and of the epoch, rotations, number of marks."""
+_FENCE = struct.Struct("<IHHQH")
+"""Bytes of the whole record, of the tenant's id and of the epoch, rotations, number of marks."""
 _MARK = struct.Struct("<BHHQ")
 """Kind, bytes of name and value, number."""
 _KINDS = (ScopeKind.PARTITION, ScopeKind.MODEL)
@@ -31,19 +31,34 @@ def write_fences(fences: Iterable[Fence]) -> bytes:
     return b"".join(_write(fence) for fence in sorted(fences, key=lambda fence: fence.tenant))
 
 
+class FenceReader:
+    """Reads documents of which mostly little has changed: a record that stood in the one before is not read anew.
+
+    Used by one thread at a time.
+    """
+
+    def __init__(self) -> None:
+        self._known: dict[bytes, Fence] = {}
+
+    def read(self, data: bytes) -> MappingProxyType[TenantId, Fence]:
+        """Inverse of `write_fences`. Raises CorruptDataError."""
+        read: dict[bytes, Fence] = {}
+        position = 0
+        try:
+            while position < len(data):
+                end = position + _FENCE.unpack_from(data, position)[0]
+                record = data[position:end]
+                read[record] = self._known.get(record) or _read(record)
+                position = end
+        except (struct.error, UnicodeDecodeError, IndexError) as error:
+            raise CorruptDataError(f"the fences are damaged: {error}") from error
+        self._known = read
+        return MappingProxyType({fence.tenant: fence for fence in read.values()})
+
+
 def read_fences(data: bytes) -> MappingProxyType[TenantId, Fence]:
-    """Inverse of `write_fences`. Raises CorruptDataError."""
-    fences: dict[TenantId, Fence] = {}
-    position = 0
-    try:
-        while position < len(data):
-            fence, position = _read(data, position)
-            fences[fence.tenant] = fence
-    except (struct.error, UnicodeDecodeError, IndexError) as error:
-        raise CorruptDataError(f"the fences are damaged: {error}") from error
-    if position != len(data):
-        raise CorruptDataError("the fences are cut off")
-    return MappingProxyType(fences)
+    """All of a document. Raises CorruptDataError."""
+    return FenceReader().read(data)
 
 
 def sign_notice(cluster_key: bytes, notice: FenceNotice) -> bytes:
@@ -73,8 +88,10 @@ def verify_notice(cluster_key: bytes, data: bytes) -> FenceNotice:
 
 def _write(fence: Fence) -> bytes:
     tenant, epoch = fence.tenant.encode(), fence.epoch.encode()
-    head = _FENCE.pack(len(tenant), len(epoch), fence.epoch_number, len(fence.marks)) + tenant + epoch
-    return head + b"".join(_write_mark(*item) for item in sorted(fence.marks.items()))
+    marks = b"".join(_write_mark(*item) for item in sorted(fence.marks.items()))
+    num_bytes = _FENCE.size + len(tenant) + len(epoch) + len(marks)
+    head = _FENCE.pack(num_bytes, len(tenant), len(epoch), fence.epoch_number, len(fence.marks))
+    return head + tenant + epoch + marks
 
 
 def _write_mark(scope: Scope, mark: Mark) -> bytes:
@@ -82,19 +99,19 @@ def _write_mark(scope: Scope, mark: Mark) -> bytes:
     return _MARK.pack(_KINDS.index(scope.kind), len(name), len(value), mark.number) + name + value
 
 
-def _read(data: bytes, position: int) -> tuple[Fence, int]:
-    tenant_bytes, epoch_bytes, number, num_marks = _FENCE.unpack_from(data, position)
-    at_epoch = position + _FENCE.size + tenant_bytes
+def _read(record: bytes) -> Fence:
+    _, tenant_bytes, epoch_bytes, number, num_marks = _FENCE.unpack_from(record)
+    at_epoch = _FENCE.size + tenant_bytes
     position = at_epoch + epoch_bytes
-    tenant = TenantId(data[at_epoch - tenant_bytes : at_epoch].decode())
-    epoch = Epoch(data[at_epoch:position].decode())
-    if not num_marks:
-        return Fence(tenant, epoch, number), position
+    tenant = TenantId(record[_FENCE.size : at_epoch].decode())
+    epoch = Epoch(record[at_epoch:position].decode())
     marks: dict[Scope, Mark] = {}
     for _ in range(num_marks):
-        scope, mark, position = _read_mark(data, position)
+        scope, mark, position = _read_mark(record, position)
         marks[scope] = mark
-    return Fence(tenant, epoch, number, MappingProxyType(marks)), position
+    if position != len(record):
+        raise CorruptDataError("a fence is longer or shorter than it says")
+    return Fence(tenant, epoch, number, MappingProxyType(marks)) if marks else Fence(tenant, epoch, number)
 
 
 def _read_mark(data: bytes, position: int) -> tuple[Scope, Mark, int]:

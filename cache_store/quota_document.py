@@ -17,7 +17,7 @@ from cache_store.domain import TenantId
 from cache_store.encoding import Field, decode, encode
 from cache_store.errors import CorruptDataError, InvalidRequestError, PreconditionError, VersionError
 from cache_store.fence import FenceTable
-from cache_store.fence_document import read_fences, write_fences
+from cache_store.fence_document import FenceReader, write_fences
 from cache_store.quota import QuotaTable, TenantQuota, TierShare, check_sum
 from cache_store.tier_kind import TierKind
 
@@ -84,17 +84,17 @@ def read_head(cluster_key: bytes, data: bytes) -> QuotaHead:
     raise CorruptDataError("the head of the quotas has other fields than this build expects")
 
 
-def read_published(head: QuotaHead, body: bytes) -> Published:
-    """What `head` vouches for.
+def read_published(head: QuotaHead, body: bytes, fences: FenceReader) -> Published:
+    """What `head` vouches for; `fences` has read the document before, or none.
 
     Raises CorruptDataError where `body` is another one or its guarantees exceed a tier, VersionError.
     """
     if not hmac.compare_digest(digest_of(body), head.body_digest):
         raise CorruptDataError("the body of the quotas is not the one that their head names")
     match _versioned(body):
-        case (bytes(entries), bytes(fences)):
+        case (bytes(entries), bytes(records)):
             quotas = QuotaTable(head.generation, MappingProxyType(_read_quotas(entries)))
-            return Published(quotas, FenceTable(head.generation, read_fences(fences)))
+            return Published(quotas, FenceTable(head.generation, fences.read(records)))
     raise CorruptDataError("the body of the quotas has other fields than this build expects")
 
 

@@ -16,6 +16,7 @@ import structlog
 
 from cache_store.errors import CorruptDataError, StemcacheError, VersionError
 from cache_store.fence import FenceTable
+from cache_store.fence_document import FenceReader
 from cache_store.quota import QuotaTable
 from cache_store.quota_document import QuotaDocument, QuotaHead, read_head, read_published
 from cache_store.registry import RENEW_S
@@ -55,6 +56,7 @@ class QuotaWatch:
         self._set_quotas = set_quotas
         self._set_fences = set_fences
         self._poll_s = poll_s
+        self._reader = FenceReader()
         self._seen = b""
         self._in_force: QuotaHead | None = None
         self._known: dict[str, int] = {}
@@ -119,7 +121,7 @@ class QuotaWatch:
         return head.is_newer(self._in_force) and head.generation >= self._known.get(head.store_id, 0)
 
     async def _use(self, head: QuotaHead, body: bytes) -> None:
-        published = await asyncio.to_thread(read_published, head, body)  # thousands of tenants take a while
+        published = await asyncio.to_thread(read_published, head, body, self._reader)  # thousands of tenants take long
         await self._set_fences(published.fences)
         await self._set_quotas(published.quotas)
         _log.info("quotas_in_force", generation=head.generation, num_tenants=len(published.fences.fences))

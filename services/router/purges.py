@@ -1,4 +1,4 @@
-"""Purges: what of a tenant's cache is to be forgotten is written down first, then published, then told to workers.
+"""Purges: what of a tenant's cache is to be forgotten is written down first, then published and told to workers.
 
 The control data goes first, so that an end between any two steps leaves nothing reachable that was to be purged: this
 router derives other domains from then on, others do with their next poll, and workers come up to the published fences.
@@ -27,6 +27,7 @@ from services.tenants.model import Tenant
 from services.tenants.purge import ModelScope, PurgeScope
 from services.tenants.quota_publisher import QuotaPublisher
 from services.tenants.redis_store import Committed, ControlStore
+from services.tenants.state import ControlState
 from services.tenants.sync import DirectorySync
 
 T = TypeVar("T")
@@ -90,42 +91,48 @@ class Purges:
         if isinstance(scope, ModelScope):
             self._model_named(scope.model)
         done = await self._write(lambda: self._store.purge(tenant, scope))
-        return await self._tell_everybody(tenant, done.value.fence, done.state.generation)
+        return await self._spread(tenant, done.value.fence, done.state)
 
     async def rotate(self, tenant_name: str) -> tuple[Committed[Tenant], PurgeReceipt]:
         """Gives a tenant a fresh epoch and has everything before it forgotten. Raises NotFoundError."""
         done = await self._write(lambda: self._store.rotate_epoch(tenant_name))
-        return done, await self._tell_everybody(done.value.id, done.value.fence, done.state.generation)
+        return done, await self._spread(done.value.id, done.value.fence, done.state)
 
     async def delete(self, tenant_name: str) -> PurgeReceipt:
         """Ends a tenant and its keys and has all that it cached forgotten. Raises NotFoundError."""
         done = await self._write(lambda: self._store.delete_tenant(tenant_name))
-        return await self._tell_everybody(done.value, None, done.state.generation)
+        return await self._spread(done.value, None, done.state)
 
     async def _write(self, write: Callable[[], Awaitable[Committed[T]]]) -> Committed[T]:
         """On top of what this router knows, so that nothing is written on a store that has lost something."""
         await self._sync.sync_once()
-        done = await write()
-        await self._sync.adopt(done.state)
-        return done
+        return await write()
 
-    async def _tell_everybody(self, tenant: TenantId, fence: Fence | None, generation: int) -> PurgeReceipt:
-        if not self._is_known(tenant, fence):  # others wrote meanwhile, and what they wrote comes with a poll
-            await self._sync.sync_once()
-        purge_s = self._clock.unix_s()
+    async def _spread(self, tenant: TenantId, fence: Fence | None, state: ControlState) -> PurgeReceipt:
+        notice = FenceNotice(tenant, fence, state.generation)
         async with asyncio.TaskGroup() as group:
-            group.create_task(self._publisher.publish())
-            telling = group.create_task(self._notices.tell(FenceNotice(tenant, fence, generation)))
-        receipt = PurgeReceipt(purge_s, generation, telling.result(), purge_s + CONTROL_AGE_BOUND_S)
+            taking = group.create_task(self._take(notice, state))
+            telling = group.create_task(self._notices.tell(notice))
+        purge_s = taking.result()
+        receipt = PurgeReceipt(purge_s, state.generation, telling.result(), purge_s + CONTROL_AGE_BOUND_S)
         _log.info(
             "cache_purged",
             uuid=tenant,
-            generation=generation,
+            generation=state.generation,
             acknowledged_workers=receipt.num_acknowledged,
             pending_workers=receipt.num_pending,
         )
         return receipt
 
-    def _is_known(self, tenant: TenantId, fence: Fence | None) -> bool:
-        known = self._directory.tenant_by_id(tenant)
-        return known is None or (fence is not None and known.fence.order >= fence.order)
+    async def _take(self, notice: FenceNotice, state: ControlState) -> float:
+        """Into this router's directory, from then on nothing is reached through it; then to workers that read."""
+        await self._sync.adopt(state)
+        if not self._is_known(notice):  # others wrote meanwhile, and what they wrote comes with a poll
+            await self._sync.sync_once()
+        purge_s = self._clock.unix_s()
+        await self._publisher.publish()
+        return purge_s
+
+    def _is_known(self, notice: FenceNotice) -> bool:
+        known = self._directory.tenant_by_id(notice.tenant)
+        return known is None or (notice.fence is not None and known.fence.order >= notice.fence.order)

@@ -11,10 +11,11 @@ import hmac
 from enum import StrEnum
 
 from cache_store.errors import CorruptDataError
-from services.tenants.fields import Fields, JsonObject, parse_object, to_json
+from services.tenants.fields import Fields, object_of_texts, parse_object, to_json, value_to_json
 from services.tenants.master_key import MasterKey
-from services.tenants.records import entries, seal, table_from, unseal
+from services.tenants.records import Entry, entries, seal, table_from, unseal
 from services.tenants.state import CONTROL_SCHEMA, ControlState, head_of, readable_schema, require_master
+from services.tenants.table import ControlTable
 
 
 class DocumentKind(StrEnum):
@@ -24,17 +25,37 @@ class DocumentKind(StrEnum):
     EXPORT = "export"
 
 
-def write_document(kind: DocumentKind, state: ControlState, master: MasterKey) -> bytes:
+class Sealer:
+    """Writes records of what has changed; of a record that was written before it gives that."""
+
+    def __init__(self, master: MasterKey) -> None:
+        self.master = master
+        self._written: dict[str, tuple[Entry, str]] = {}
+
+    def records(self, table: ControlTable) -> str:
+        """All records of a table, by name."""
+        known, self._written = self._written, {}
+        for name, entry in entries(table).items():
+            before = known.get(name)
+            if before is None or before[0] is not entry:
+                before = (entry, to_json(seal(entry, self.master)))
+            self._written[name] = before
+        return object_of_texts({name: text for name, (_, text) in self._written.items()})
+
+
+def write_document(kind: DocumentKind, state: ControlState, sealer: Sealer) -> bytes:
     """The state as a document, ending in a newline."""
-    body: JsonObject = {
-        "format": "stemcache control data",
-        "kind": kind.value,
-        "schema": CONTROL_SCHEMA,
-        "master_key_id": master.key_id,
-        "head": state.head.to_fields() if state.head else None,
-        "records": {name: seal(entry, master) for name, entry in sorted(entries(state.table).items())},
+    master = sealer.master
+    texts = {
+        "format": value_to_json("stemcache control data"),
+        "kind": value_to_json(kind.value),
+        "schema": value_to_json(CONTROL_SCHEMA),
+        "master_key_id": value_to_json(master.key_id),
+        "head": value_to_json(state.head.to_fields() if state.head else None),
+        "records": sealer.records(state.table),
     }
-    return (to_json({**body, "mac": _mac(kind, body, master)}) + "\n").encode("ascii")
+    mac = _mac(kind, object_of_texts(texts), master)
+    return (object_of_texts({**texts, "mac": value_to_json(mac)}) + "\n").encode("ascii")
 
 
 def read_document(kind: DocumentKind, data: bytes, master: MasterKey, what: str) -> ControlState:
@@ -56,13 +77,13 @@ def read_document(kind: DocumentKind, data: bytes, master: MasterKey, what: str)
 def _require_mac(kind: DocumentKind, document: Fields, master: MasterKey) -> None:
     body = {name: value for name, value in document.values.items() if name != "mac"}
     try:
-        expected = _mac(kind, body, master)
+        expected = _mac(kind, to_json(body), master)
     except (ValueError, RecursionError) as error:  # numbers and depths that we do not write
         raise CorruptDataError(f"{document.what} holds values that no {kind.value} has") from error
     if not hmac.compare_digest(document.text("mac").encode("utf-8", "surrogatepass"), expected.encode("ascii")):
         raise CorruptDataError(f"the MAC of {document.what} does not fit: it was changed, or is no {kind.value}")
 
 
-def _mac(kind: DocumentKind, body: JsonObject, master: MasterKey) -> str:
+def _mac(kind: DocumentKind, body: str, master: MasterKey) -> str:
     key = master.snapshot_mac_key if kind is DocumentKind.SNAPSHOT else master.export_mac_key
-    return hashlib.blake2b(to_json(body).encode("ascii"), key=key, digest_size=32, person=b"sc-document").hexdigest()
+    return hashlib.blake2b(body.encode("ascii"), key=key, digest_size=32, person=b"sc-document").hexdigest()

@@ -89,7 +89,17 @@ def parse_object(text: str | bytes, what: str) -> Fields:
 
 def to_json(value: JsonObject) -> str:
     """One text per value: sorted names, no spaces, ASCII only."""
+    return value_to_json(value)
+
+
+def value_to_json(value: object) -> str:
+    """As `to_json`, of any value."""
     return json.dumps(value, sort_keys=True, separators=(",", ":"), allow_nan=False)
+
+
+def object_of_texts(texts: Mapping[str, str]) -> str:
+    """The object whose values stand in `texts`, as `to_json` would write it."""
+    return "{" + ",".join(f"{json.dumps(name)}:{text}" for name, text in sorted(texts.items())) + "}"
 
 
 def to_base64(data: bytes) -> str:

@@ -32,7 +32,7 @@ from cache_store.errors import (
 from cache_store.quota import check_sum, guaranteed
 from cache_store.tier_kind import TierKind
 from services.tenants.api_key import NewApiKey, new_api_key
-from services.tenants.document import DocumentKind, read_document, write_document
+from services.tenants.document import DocumentKind, Sealer, read_document, write_document
 from services.tenants.fields import parse_object, to_json
 from services.tenants.master_key import MasterKey
 from services.tenants.model import KeyId, Tenant, new_epoch, new_tenant
@@ -187,7 +187,7 @@ class ControlStore:
 
     async def export_document(self) -> bytes:
         """Everything as one document, secrets wrapped by the master key."""
-        return write_document(DocumentKind.EXPORT, await self.read(), self._master)
+        return write_document(DocumentKind.EXPORT, await self.read(), Sealer(self._master))
 
     async def import_document(self, document: bytes) -> Committed[Imported]:
         """Joins a document into the store: what was deleted, revoked or rotated here since stays so.

@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from cache_store.errors import CorruptDataError, PreconditionError, VersionError
-from services.tenants.document import DocumentKind, read_document, write_document
+from services.tenants.document import DocumentKind, Sealer, read_document, write_document
 from services.tenants.master_key import MasterKey
 from services.tenants.state import EMPTY_STATE, ControlState
 
@@ -22,6 +22,7 @@ class SnapshotFile:
     def __init__(self, path: Path, master: MasterKey) -> None:
         self._path = path
         self._master = master
+        self._sealer = Sealer(master)
         self._saving = threading.Lock()
         self._saved_generation = 0
 
@@ -60,7 +61,7 @@ class SnapshotFile:
         with self._saving:
             if state.generation < self._saved_generation:
                 return
-            self._replace(write_document(DocumentKind.SNAPSHOT, state, self._master))
+            self._replace(write_document(DocumentKind.SNAPSHOT, state, self._sealer))
             self._saved_generation = state.generation
 
     def _replace(self, data: bytes) -> None:

@@ -158,7 +158,7 @@ def name_conflicts(a: ControlTable, b: ControlTable) -> list[str]:
 
 
 def _join_tenant(a: Tenant | None, b: Tenant | None) -> Tenant:
-    if a is None or b is None or a == b:
+    if a is b or a is None or b is None or a == b:
         one = a or b
         assert one is not None
         return one
@@ -191,6 +191,9 @@ def _join_key(a: ApiKey | None, b: ApiKey | None) -> ApiKey:
 
 def _with_unique_names(tenants: Iterable[Tenant]) -> list[Tenant]:
     """The oldest tenant of a name keeps it; later ones get part of their id appended."""
+    tenants = list(tenants)
+    if len({tenant.name for tenant in tenants}) == len(tenants):
+        return tenants
     taken: set[str] = set()
     result: list[Tenant] = []
     for tenant in sorted(tenants, key=lambda tenant: (tenant.create_unix_s, tenant.id)):

@@ -10,6 +10,7 @@ from redis.asyncio import Redis
 
 from cache_store.errors import NotFoundError, UnavailableError
 from cache_store.fence import FenceNotice
+from cache_store.fence_document import FenceReader
 from cache_store.quota_document import read_head, read_published
 from services.router.purges import PurgeReceipt
 from services.tenants.directory import CONTROL_AGE_BOUND_S
@@ -50,7 +51,9 @@ def tenant(control: RouterControl, name: str = "acme") -> Tenant:
 
 def published_fences(published: MemoryQuotas) -> dict[str, object]:
     assert published.document is not None
-    return dict(read_published(read_head(KEY, published.document.head), published.document.body).fences.fences)
+    return dict(
+        read_published(read_head(KEY, published.document.head), published.document.body, FenceReader()).fences.fences
+    )
 
 
 @pytest.mark.parametrize("scope", SCOPES)

@@ -22,7 +22,7 @@ from cache_store.quota import check_sum
 from cache_store.tier_kind import TierKind
 from services.tenants.api_key import matches, new_api_key, parse
 from services.tenants.directory import KnownTenant
-from services.tenants.document import DocumentKind, read_document, write_document
+from services.tenants.document import DocumentKind, Sealer, read_document, write_document
 from services.tenants.guarantees import quotas_in_force, shortfalls
 from services.tenants.master_key import MasterKey
 from services.tenants.model import ApiKey, KeyId, Tenant, checked_name
@@ -218,7 +218,7 @@ def test_the_guarantees_in_force_fit_and_are_those_that_were_set_where_these_fit
 @given(histories())
 def test_a_table_survives_being_written_down(tables: tuple[ControlTable, ControlTable, ControlTable]) -> None:
     state = ControlState(Head("s", 1, "w", MASTER.key_id), join(tables[1], tables[2]))
-    data = write_document(DocumentKind.SNAPSHOT, state, MASTER)
+    data = write_document(DocumentKind.SNAPSHOT, state, Sealer(MASTER))
     assert read_document(DocumentKind.SNAPSHOT, data, MASTER, "it") == state
 
 

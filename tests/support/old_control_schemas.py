@@ -6,7 +6,7 @@ import hashlib
 import json
 from typing import Any
 
-from services.tenants.document import DocumentKind, write_document
+from services.tenants.document import DocumentKind, Sealer, write_document
 from services.tenants.fields import to_json
 from services.tenants.state import ControlState
 from tests.support.control import MASTER
@@ -24,7 +24,7 @@ def old_record(text: str | bytes, schema: int) -> str:
 
 def old_document(kind: DocumentKind, state: ControlState, schema: int) -> bytes:
     """A document of that schema."""
-    body: dict[str, Any] = json.loads(write_document(kind, state, MASTER))
+    body: dict[str, Any] = json.loads(write_document(kind, state, Sealer(MASTER)))
     del body["mac"]
     body["schema"] = body["head"]["schema"] = schema
     body["records"] = {name: json.loads(old_record(to_json(each), schema)) for name, each in body["records"].items()}

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from cache_store.domain import TenantId
 from cache_store.encoding import encode
 from cache_store.errors import CorruptDataError, VersionError
+from cache_store.fence_document import FenceReader
 from cache_store.quota import QuotaTable, TenantQuota, TierShare
 from cache_store.quota_document import QuotaHead, digest_of, read_head, read_published
 from cache_store.tier_kind import TierKind
@@ -44,7 +45,7 @@ def test_what_is_written_is_read_back_equal(table: dict[TenantId, TenantQuota], 
     document = quota_document(KEY, store_id, QuotaTable(generation, table), 12.25)
     head = read_head(KEY, document.head)
     assert (head.store_id, head.generation, head.publish_unix_s) == (store_id, generation, 12.25)
-    assert read_published(head, document.body).quotas == QuotaTable(generation, table)
+    assert read_published(head, document.body, FenceReader()).quotas == QuotaTable(generation, table)
 
 
 @pytest.mark.parametrize("at", [0, 20, -1])
@@ -64,7 +65,7 @@ def test_what_was_not_written_under_the_clusters_key_is_refused(data: bytes) -> 
 def test_a_body_is_that_of_its_head() -> None:
     head = read_head(KEY, quota_document(KEY, "s", SOME, 1.0).head)
     with pytest.raises(CorruptDataError, match="not the one"):
-        read_published(head, quota_document(KEY, "s", OTHER, 1.0).body)
+        read_published(head, quota_document(KEY, "s", OTHER, 1.0).body, FenceReader())
 
 
 def head_of(body: bytes) -> QuotaHead:
@@ -103,13 +104,13 @@ ONE = bytes(6) + b"\xf0\x3f"
 )
 def test_a_damaged_body_is_refused(body: bytes, says: str) -> None:
     with pytest.raises(CorruptDataError, match=says):
-        read_published(head_of(body), body)
+        read_published(head_of(body), body, FenceReader())
 
 
 def test_another_version_is_refused_by_name() -> None:
     body = encode(1)
     with pytest.raises(VersionError, match="has version 1, this build speaks version 2"):
-        read_published(head_of(body), body)
+        read_published(head_of(body), body, FenceReader())
 
 
 @pytest.mark.parametrize(

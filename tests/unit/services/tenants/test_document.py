@@ -9,7 +9,7 @@ import pytest
 
 from cache_store.errors import CorruptDataError, PreconditionError, VersionError
 from services.tenants.api_key import new_api_key
-from services.tenants.document import DocumentKind, read_document, write_document
+from services.tenants.document import DocumentKind, Sealer, read_document, write_document
 from services.tenants.model import new_tenant
 from services.tenants.state import CONTROL_SCHEMA, EMPTY_STATE, ControlState, Head
 from services.tenants.table import add_key, add_tenant, delete_tenant, table_of
@@ -27,12 +27,12 @@ def some_state() -> ControlState:
 @pytest.mark.parametrize("kind", list(DocumentKind))
 @pytest.mark.parametrize("state", [EMPTY_STATE, some_state()], ids=["empty", "some"])
 def test_a_document_comes_back_equal(kind: DocumentKind, state: ControlState) -> None:
-    assert read_document(kind, write_document(kind, state, MASTER), MASTER, "it") == state
+    assert read_document(kind, write_document(kind, state, Sealer(MASTER)), MASTER, "it") == state
 
 
 def test_a_document_shows_no_secret() -> None:
     state = some_state()
-    data = write_document(DocumentKind.EXPORT, state, MASTER)
+    data = write_document(DocumentKind.EXPORT, state, Sealer(MASTER))
     (tenant,) = state.table.tenants.values()
     assert tenant.secret.hex().encode() not in data
     assert b"acme" in data
@@ -40,13 +40,13 @@ def test_a_document_shows_no_secret() -> None:
 
 def test_layout_may_change_where_content_does_not() -> None:
     state = some_state()
-    pretty = json.dumps(json.loads(write_document(DocumentKind.EXPORT, state, MASTER)), indent=4).encode()
+    pretty = json.dumps(json.loads(write_document(DocumentKind.EXPORT, state, Sealer(MASTER))), indent=4).encode()
     assert read_document(DocumentKind.EXPORT, pretty, MASTER, "it") == state
 
 
 def changed(**changes: Any) -> bytes:
     """A document with other fields, its MAC left as it was."""
-    document = json.loads(write_document(DocumentKind.EXPORT, some_state(), MASTER))
+    document = json.loads(write_document(DocumentKind.EXPORT, some_state(), Sealer(MASTER)))
     return json.dumps({**document, **changes}).encode()
 
 
@@ -82,19 +82,19 @@ def test_numbers_that_json_has_not_are_refused() -> None:
 
 @pytest.mark.parametrize(("made", "read"), [("snapshot", "export"), ("export", "snapshot")])
 def test_one_kind_is_not_taken_for_the_other(made: str, read: str) -> None:
-    data = write_document(DocumentKind(made), some_state(), MASTER)
+    data = write_document(DocumentKind(made), some_state(), Sealer(MASTER))
     with pytest.raises(CorruptDataError, match=f"no {read}"):
         read_document(DocumentKind(read), data, MASTER, "it")
 
 
 def test_another_master_key_is_named() -> None:
-    data = write_document(DocumentKind.EXPORT, some_state(), MASTER)
+    data = write_document(DocumentKind.EXPORT, some_state(), Sealer(MASTER))
     with pytest.raises(PreconditionError, match=f"{MASTER.key_id}.*{OTHER_MASTER.key_id}"):
         read_document(DocumentKind.EXPORT, data, OTHER_MASTER, "it")
 
 
 def test_pretending_the_right_master_key_does_not_help() -> None:
-    document = json.loads(write_document(DocumentKind.EXPORT, some_state(), OTHER_MASTER))
+    document = json.loads(write_document(DocumentKind.EXPORT, some_state(), Sealer(OTHER_MASTER)))
     data = json.dumps({**document, "master_key_id": MASTER.key_id}).encode()
     with pytest.raises(CorruptDataError, match="MAC"):
         read_document(DocumentKind.EXPORT, data, MASTER, "it")

@@ -11,6 +11,7 @@ import pytest
 from cache_store.clock import ManualClock
 from cache_store.encoding import encode
 from cache_store.fence import FenceTable
+from cache_store.fence_document import FenceReader
 from cache_store.quota import QuotaTable
 from cache_store.quota_document import QUOTA_VERSION, QuotaDocument, read_head, read_published
 from cache_store.tier_kind import TierKind
@@ -63,7 +64,7 @@ def found(store: MemoryQuotas) -> tuple[str, int, float]:
     """Store, generation and acme's guarantee, as a worker would read them."""
     assert store.document is not None
     head = read_head(KEY, store.document.head)
-    quotas = read_published(head, store.document.body).quotas
+    quotas = read_published(head, store.document.body, FenceReader()).quotas
     return head.store_id, head.generation, quotas.of(ACME.id).share(TierKind.DEVICE).minimum
 
 
@@ -175,5 +176,5 @@ async def test_the_fences_of_all_living_tenants_are_published(router: Router, st
     router.know(ControlState(Head("store", 6, "w", "m"), table))
     await router.publisher.publish()
     assert store.document is not None
-    read = read_published(read_head(KEY, store.document.head), store.document.body).fences
+    read = read_published(read_head(KEY, store.document.head), store.document.body, FenceReader()).fences
     assert read == FenceTable(6, {ACME.id: ACME.fence, globex.id: globex.fence})
