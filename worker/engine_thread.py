@@ -285,6 +285,10 @@ class EngineThread(Generic[EngineT_co]):
                     self._send(report)
                     return
                 self._obey(command, report)
+            if report.settlements:  # their callers wait for what was done, not for the next step
+                report.events = tuple(self._engine.drain_events())
+                self._send(report)
+                report = _Report()
             is_idle = not commands and not self._engine.has_work
             if self._engine.has_work:
                 report.outputs.extend(self._engine.step())

@@ -172,7 +172,7 @@ class WorkerHost:
         await self._thread.call(lambda engine: engine.set_quotas(quotas), APPLY_TIMEOUT_S)
 
     async def _set_fences(self, fences: FenceTable) -> None:
-        _log.info("fences_known", generation=fences.generation, num_tenants=len(fences.fences))
+        await self._servicer.purges.take(fences)
 
     def _offer(self, events: Sequence[BlockEvent]) -> None:
         self._publisher.offer(events)

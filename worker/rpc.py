@@ -10,7 +10,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from typing import Any, NoReturn, TypeAlias
+from dataclasses import replace
+from typing import Any, NoReturn, Protocol, TypeAlias
 
 import grpc
 import structlog
@@ -24,8 +25,9 @@ from cache_store.index import Incarnation
 from cache_store.request_token import RequestClaims, verify
 from worker.engine_thread import EngineThread
 from worker.outbox import Outbox, OutboxItem, SampleTokens
-from worker.requests import EngineRequest, Finish, Finished, RequestKey, Started
+from worker.requests import CacheMode, EngineRequest, Finish, Finished, RequestKey, Started
 from worker.rpc_cache import PrefixCalls, PrefixEngine
+from worker.rpc_purge import PurgeCalls, PurgingEngine
 from worker.rpc_request import RoutedMessage, check_format, check_protocol, check_protocol_version, to_engine
 from worker.runner import ModelInfo
 from worker.statuses import to_status
@@ -50,12 +52,16 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # in quotes: a generi
 _log = structlog.get_logger(__name__)
 
 
+class WorkerEngine(PrefixEngine, PurgingEngine, Protocol):
+    """What the edge asks of an engine."""
+
+
 class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     """`stemcache.worker.v1.WorkerService` over one engine thread."""
 
     def __init__(
         self,
-        thread: EngineThread[PrefixEngine],
+        thread: EngineThread[WorkerEngine],
         model: ModelInfo,
         incarnation: Incarnation,
         cluster_key: bytes,
@@ -64,6 +70,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     ) -> None:
         self._thread = thread
         self._prefixes = PrefixCalls(thread, clock)
+        self.purges = PurgeCalls(thread, incarnation, cluster_key)
+        """Up to where tenants' caches are purged."""
         self._model = model
         self._incarnation = incarnation
         self._cluster_key = cluster_key
@@ -100,7 +108,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     ) -> worker_pb2.LookupPrefixResponse:
         """Says how much of a prompt is cached."""
         async with self._answering(context):
-            return await self._prefixes.lookup(request, self._claims(request))
+            claims = self._claims(request)
+            if not self.purges.admits(claims):
+                return worker_pb2.LookupPrefixResponse()
+            return await self._prefixes.lookup(request, claims)
 
     async def PinPrefix(  # noqa: N802
         self, request: worker_pb2.PinPrefixRequest, context: Context
@@ -109,6 +120,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         async with self._answering(context):
             claims = self._claims(request)
             self._require_open()
+            if not self.purges.admits(claims):
+                return worker_pb2.PinPrefixResponse()
             return await self._prefixes.pin(request, claims)
 
     async def UnpinPrefix(  # noqa: N802
@@ -129,7 +142,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         """Forgets what a fence makes unreachable."""
         async with self._answering(context):
             check_protocol_version(request.protocol_version)
-            raise UnavailableError("this worker cannot purge yet", DRAIN_RETRY_AFTER_S)
+            return await self.purges.purge(request)
 
     @asynccontextmanager
     async def _answering(self, context: Context) -> AsyncIterator[None]:
@@ -173,7 +186,8 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         claims = self._claims(message)
         self._require_open()
         self._next_key += 1
-        return to_engine(message, claims, RequestKey(self._next_key), self._model)
+        request = to_engine(message, claims, RequestKey(self._next_key), self._model)
+        return request if self.purges.admits(claims) else replace(request, cache_mode=CacheMode.BYPASS)
 
     def _claims(self, message: RoutedMessage) -> RequestClaims:
         """Checks in the order in which a sender can be believed: its version, its token, then what it says."""

@@ -9,7 +9,9 @@ from collections.abc import Callable, Sequence
 from cache_store.errors import InvalidRequestError
 from cache_store.events import BlockEvent
 from cache_store.registry import WorkerLoad
+from cache_store.scrubs import Dropped
 from cache_store.usage import TenantUse
+from worker.fences import Fences
 from worker.requests import EngineOutput, EngineRequest, RequestKey
 
 LOAD = WorkerLoad(0, 0, 0, 0.0, 0)
@@ -30,6 +32,7 @@ class ScriptedEngine:
         """Events of the next tick."""
         self.uses: list[TenantUse] = []
         self.num_uses_asked = 0
+        self.purges: list[Fences] = []
         self.threads: set[int] = set()
 
     @property
@@ -53,6 +56,10 @@ class ScriptedEngine:
         self.num_ticks += 1
         self.events += self.due
         self.due = []
+
+    def purge(self, fences: Fences) -> Dropped:
+        self.purges.append(fences)
+        return Dropped(device_blocks=3, host_blocks=2, disk_blocks=1, held_blocks=1)
 
     def load(self) -> WorkerLoad:
         return LOAD

@@ -14,6 +14,7 @@ from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
 
 from cache_store.clock import SystemClock
 from cache_store.domain import Domain, FormatDigest
+from cache_store.fence import FenceOrder
 from cache_store.index import Incarnation
 from cache_store.registry import PROTOCOL_VERSION, WorkerId
 from cache_store.request_token import TOKEN_LIFETIME_S, RequestClaims, sign
@@ -98,12 +99,23 @@ class WorkerClient:
         await self.channel.close()
 
     def token(
-        self, domain: Domain, lifetime_s: float = TOKEN_LIFETIME_S, incarnation: Incarnation | None = None
+        self,
+        domain: Domain,
+        lifetime_s: float = TOKEN_LIFETIME_S,
+        incarnation: Incarnation | None = None,
+        fence_order: FenceOrder = (0, 0),
+        control_generation: int = 1,
     ) -> bytes:
-        """A signed token of a fresh request."""
+        """A signed token of a fresh request; its router knew control data of that generation."""
         self._num_requests += 1
-        expires_s = time.time() + lifetime_s
-        claims = RequestClaims(domain, f"r{self._num_requests}", incarnation or self._incarnation, expires_s, (0, 0), 1)
+        claims = RequestClaims(
+            domain=domain,
+            request_id=f"r{self._num_requests}",
+            incarnation=incarnation or self._incarnation,
+            expires_unix_s=time.time() + lifetime_s,
+            fence_order=fence_order,
+            control_generation=control_generation,
+        )
         return sign(self._cluster_key, claims)
 
     def message(self, domain: Domain, prompt: Sequence[int], **sampling: Any) -> worker_pb2.ExecuteRequest:

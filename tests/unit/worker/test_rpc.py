@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -10,20 +11,26 @@ from typing import Any
 
 import grpc
 import pytest
-from stemcache.worker.v1 import worker_pb2_grpc
+from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
 
 from cache_store.clock import SystemClock
 from cache_store.errors import UnavailableError
+from cache_store.fence import Fence, FenceNotice
+from cache_store.fence_document import sign_notice
 from cache_store.index import Incarnation
+from cache_store.registry import PROTOCOL_VERSION
+from cache_store.scrubs import Dropped
+from tests.support.fences import make_fence
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.worker_host import CLUSTER_KEY, WorkerClient, digest_domain
 from worker.digest_runner import digest_model
 from worker.engine_thread import EngineThread
-from worker.requests import EngineOutput, Failed, Finish, Finished, Generated, RequestKey, Started
+from worker.fences import Fences
+from worker.requests import CacheMode, EngineOutput, Failed, Finish, Finished, Generated, RequestKey, Started
 from worker.rpc import WorkerServicer
 
 ME = Incarnation("1" * 32)
-ACME = digest_domain()
+ACME, GLOBEX = digest_domain(), digest_domain("globex")
 KEY = RequestKey(1)
 """Of the first request."""
 
@@ -41,6 +48,77 @@ async def serving(engine: ScriptedEngine, write_timeout_s: float = 60.0) -> Asyn
         yield client, servicer
     await thread.stop(5)
     await server.stop(1)
+
+
+async def purge(client: WorkerClient, fence: Fence) -> worker_pb2.PurgeResponse:
+    notice = sign_notice(CLUSTER_KEY, FenceNotice(fence.tenant, fence, 2))
+    message = worker_pb2.PurgeRequest(protocol_version=PROTOCOL_VERSION, fence=notice)
+    response: worker_pb2.PurgeResponse = await client.stub.Purge(message, timeout=20)
+    return response
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    deadline_s = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline_s, "did not come true"
+        await asyncio.sleep(0.01)
+
+
+class StepAfterPurge(ScriptedEngine):
+    """Begins a step behind a purge, and does not end it before it is told to."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.go_on = threading.Event()
+
+    def purge(self, fences: Fences) -> Dropped:
+        self.script.append(self._wait)
+        return super().purge(fences)
+
+    def _wait(self) -> tuple[EngineOutput, ...]:
+        assert self.go_on.wait(20)
+        return ()
+
+
+async def test_a_purge_is_acknowledged_with_what_the_engine_dropped_before_its_next_step() -> None:
+    engine = StepAfterPurge()
+    async with serving(engine) as (client, _):
+        call = client.call(client.message(ACME, [1, 2, 3, 4]))
+        await until(lambda: bool(engine.submitted))
+        response = await purge(client, make_fence("acme", 2))
+        counts = response.purged_blocks
+        assert (counts.device_blocks, counts.host_blocks, counts.disk_blocks, response.held_blocks) == (3, 2, 1, 1)
+        assert (response.incarnation, response.counts_pending) == (ME, False)
+        engine.go_on.set()
+        call.cancel()
+
+
+async def test_a_purge_does_not_wait_for_a_long_step_and_is_in_force_at_once() -> None:
+    engine = ScriptedEngine()
+    begun, go_on = threading.Event(), threading.Event()
+
+    def wait() -> tuple[EngineOutput, ...]:
+        begun.set()
+        assert go_on.wait(20)
+        return (Failed(KEY, UnavailableError("why", 2.0)),)
+
+    script(engine, wait)
+    fence = make_fence("acme", 2)
+    async with serving(engine) as (client, _):
+        before = client.call(client.message(ACME, [1, 2, 3, 4]))
+        await until(begun.is_set)
+        response = await purge(client, fence)
+        assert (response.incarnation, response.counts_pending) == (ME, True)
+        assert response.purged_blocks.device_blocks == 0
+        after = [client.call(client.message(domain, [1, 2, 3, 4])) for domain in (ACME, GLOBEX)]
+        assert engine.purges == []
+        go_on.set()
+        await until(lambda: len(engine.submitted) == 3)
+        assert engine.purges == [{fence.tenant: fence}]
+        modes = {request.domain.tenant: request.cache_mode for request in engine.submitted[1:]}
+        assert modes == {ACME.tenant: CacheMode.BYPASS, GLOBEX.tenant: CacheMode.READ_WRITE}
+        for call in (before, *after):
+            call.cancel()
 
 
 def script(engine: ScriptedEngine, *steps: Callable[[], tuple[EngineOutput, ...]]) -> None:

@@ -583,10 +583,15 @@ class PurgeResponse(_message.Message):
     INCARNATION_FIELD_NUMBER: _builtins.int
     PURGED_BLOCKS_FIELD_NUMBER: _builtins.int
     HELD_BLOCKS_FIELD_NUMBER: _builtins.int
+    COUNTS_PENDING_FIELD_NUMBER: _builtins.int
     incarnation: _builtins.str
     """This life of the worker."""
     held_blocks: _builtins.int
     """Of them, blocks whose bytes running requests still use: overwritten when those end."""
+    counts_pending: _builtins.bool
+    """The worker is in the middle of a long step. Nothing can be reached any more, it is dropped and counted when the step
+    ends, and the counts are 0.
+    """
     @_builtins.property
     def purged_blocks(self) -> _cache_pb2.BlocksByTier:
         """Blocks that can be reached no more."""
@@ -597,10 +602,11 @@ class PurgeResponse(_message.Message):
         incarnation: _builtins.str = ...,
         purged_blocks: _cache_pb2.BlocksByTier | None = ...,
         held_blocks: _builtins.int = ...,
+        counts_pending: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["purged_blocks", b"purged_blocks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["held_blocks", b"held_blocks", "incarnation", b"incarnation", "purged_blocks", b"purged_blocks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["counts_pending", b"counts_pending", "held_blocks", b"held_blocks", "incarnation", b"incarnation", "purged_blocks", b"purged_blocks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

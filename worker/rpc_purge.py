@@ -1,0 +1,89 @@
+"""Fences at a worker's edge: what they let requests reuse, and what the engine drops by them.
+
+Unreachable and dropped are two moments. From the one in which a fence is taken in here, no request that arrives finds
+or stores anything of what it purges, and none that arrived before and has not been started either: the engine hears of
+the fence behind them and before its next step. What has been started goes on with what it holds. The engine drops what
+was purged between two steps, so that counting it waits for a step that may take a second; an answer does not wait that
+long. The bytes go with the steps that follow. Runs on the worker's event loop.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import structlog
+from stemcache.v1 import cache_pb2
+from stemcache.worker.v1 import worker_pb2
+
+from cache_store.fence import FenceTable
+from cache_store.fence_document import verify_notice
+from cache_store.index import Incarnation
+from cache_store.request_token import RequestClaims
+from cache_store.scrubs import Dropped
+from worker.engine_thread import EngineThread, ThreadedEngine
+from worker.fences import FenceBook, Fences
+
+ACKNOWLEDGE_WITHIN_S = 0.4
+"""An answer waits that long for the counts."""
+
+APPLY_TIMEOUT_S = 30.0
+"""For the engine to come to published fences, between two steps."""
+
+_log = structlog.get_logger(__name__)
+
+
+class PurgingEngine(ThreadedEngine, Protocol):
+    """An engine that drops what is purged."""
+
+    def purge(self, fences: Fences) -> Dropped:
+        """Drops the domains that these fences purge; what it had of them."""
+        ...
+
+
+class PurgeCalls:
+    """Fences of one worker."""
+
+    def __init__(self, thread: EngineThread[PurgingEngine], incarnation: Incarnation, cluster_key: bytes) -> None:
+        self._thread = thread
+        self._incarnation = incarnation
+        self._cluster_key = cluster_key
+        self._book = FenceBook()
+
+    def admits(self, claims: RequestClaims) -> bool:
+        """Whether something may be reused or stored for the request, as of now."""
+        return self._book.admits(claims)
+
+    async def take(self, table: FenceTable) -> None:
+        """Takes published fences in; returns when the engine has dropped what they purge. Raises TimeoutError."""
+        fences = self._book.take(table)
+        if fences:
+            dropped = await self._thread.call(lambda engine: engine.purge(fences), APPLY_TIMEOUT_S)
+            _log_dropped("fences", dropped)
+
+    async def purge(self, message: worker_pb2.PurgeRequest) -> worker_pb2.PurgeResponse:
+        """Comes up to the fence of a notice. Raises UnauthenticatedError, VersionError, CorruptDataError."""
+        fences = self._book.take_notice(verify_notice(self._cluster_key, message.fence))
+        try:
+            dropped = await self._thread.call(lambda engine: engine.purge(fences), ACKNOWLEDGE_WITHIN_S)
+        except TimeoutError:
+            _log.info("purge_behind_step")
+            return worker_pb2.PurgeResponse(incarnation=self._incarnation, counts_pending=True)
+        _log_dropped("notice", dropped)
+        return worker_pb2.PurgeResponse(
+            incarnation=self._incarnation,
+            purged_blocks=cache_pb2.BlocksByTier(
+                device_blocks=dropped.device_blocks, host_blocks=dropped.host_blocks, disk_blocks=dropped.disk_blocks
+            ),
+            held_blocks=dropped.held_blocks,
+        )
+
+
+def _log_dropped(why: str, dropped: Dropped) -> None:
+    _log.info(
+        "purged",
+        why=why,
+        device_blocks=dropped.device_blocks,
+        host_blocks=dropped.host_blocks,
+        disk_blocks=dropped.disk_blocks,
+        held_blocks=dropped.held_blocks,
+    )
