@@ -176,7 +176,7 @@ async def test_a_deleted_tenants_blocks_are_dropped_and_its_guarantee_is_free(cl
         request = admin_pb2.GetStatusRequest()
         status = await cluster.cluster_admin.GetStatus(request, timeout=10.0, metadata=ADMIN_METADATA)
         uses = {use.tenant: use for worker in status.workers for use in worker.tenants if use.used_blocks}
-        return set(uses) == {globex}
+        return set(uses) == {"globex"}
 
     await eventually_async(told)
 
