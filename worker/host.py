@@ -75,7 +75,9 @@ class WorkerHost:
         self._servicer = WorkerServicer(self._thread, self._model, self._incarnation, config.cluster_key, parts.clock)
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=_server_options(self._model))
-        self._quotas = QuotaWatch(stores.quotas, config.cluster_key, self._set_quotas, self._set_fences)
+        self._quotas = QuotaWatch(
+            stores.quotas, config.cluster_key, self._set_quotas, self._set_fences, self._servicer.purges.note_read
+        )
         self._publisher = Publisher(stores, self.record)
         self._stores = stores
         self._stop = asyncio.Event()

@@ -48,16 +48,23 @@ class QuotaWatch:
         cluster_key: bytes,
         set_quotas: Callable[[QuotaTable], Awaitable[None]],
         set_fences: Callable[[FenceTable], Awaitable[None]],
+        note_read: Callable[[], None],
         poll_s: float = RENEW_S,
     ) -> None:
-        """The setters return when it is in force; they may raise a StemcacheError or TimeoutError."""
+        """The setters return when it is in force; they may raise a StemcacheError or TimeoutError.
+
+        `note_read` is called whenever what is published has been read and is what is in force.
+        """
         self._source = source
         self._cluster_key = cluster_key
         self._set_quotas = set_quotas
         self._set_fences = set_fences
+        self._note_read = note_read
         self._poll_s = poll_s
         self._reader = FenceReader()
         self._seen = b""
+        self._is_current = False
+        """Whether what was seen last is what is in force."""
         self._in_force: QuotaHead | None = None
         self._known: dict[str, int] = {}
         """Latest generation of each store that was ever in force: one that comes again goes on from there."""
@@ -85,6 +92,8 @@ class QuotaWatch:
             head = await self._source.read_head()
             if head != self._seen and not self._is_refreshed(head):
                 await self._take(await self._source.read())
+            if self._is_current:
+                self._note_read()
         except (StemcacheError, TimeoutError) as error:
             self._note(str(error) or "the engine did not come to it in time")
             return
@@ -99,10 +108,11 @@ class QuotaWatch:
         if self._in_force is None or head.body_digest != self._in_force.body_digest or not self._is_news(head):
             return False
         self._note_in_force(head)
-        self._seen = data
+        self._seen, self._is_current = data, True
         return True
 
     async def _take(self, document: QuotaDocument | None) -> None:
+        self._is_current = False
         if document is None:
             return  # gone: routers write it again, and what is in force stays
         try:
@@ -111,6 +121,7 @@ class QuotaWatch:
                 await self._use(head, document.body)
             elif head != self._in_force:
                 _log.warning("older_quotas_ignored", generation=head.generation, in_force=self.generation)
+            self._is_current = head == self._in_force
         except (CorruptDataError, VersionError) as error:
             _log.error("quotas_refused", reason=str(error), in_force=self.generation)
         self._seen = document.head

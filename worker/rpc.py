@@ -70,7 +70,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     ) -> None:
         self._thread = thread
         self._prefixes = PrefixCalls(thread, clock)
-        self.purges = PurgeCalls(thread, incarnation, cluster_key)
+        self.purges = PurgeCalls(thread, incarnation, cluster_key, clock)
         """Up to where tenants' caches are purged."""
         self._model = model
         self._incarnation = incarnation

@@ -4,7 +4,10 @@ Unreachable and dropped are two moments. From the one in which a fence is taken 
 or stores anything of what it purges, and none that arrived before and has not been started either: the engine hears of
 the fence behind them and before its next step. What has been started goes on with what it holds. The engine drops what
 was purged between two steps, so that counting it waits for a step that may take a second; an answer does not wait that
-long. The bytes go with the steps that follow. Runs on the worker's event loop.
+long. The bytes go with the steps that follow.
+
+A worker that was stopped, or cut off from what is published, may have missed a purge: after MAX_READ_AGE_S it serves
+without reuse, until it has read again. Runs on the worker's event loop.
 """
 
 from __future__ import annotations
@@ -15,6 +18,7 @@ import structlog
 from stemcache.v1 import cache_pb2
 from stemcache.worker.v1 import worker_pb2
 
+from cache_store.clock import Clock
 from cache_store.fence import FenceTable
 from cache_store.fence_document import verify_notice
 from cache_store.index import Incarnation
@@ -25,6 +29,10 @@ from worker.fences import FenceBook, Fences
 
 ACKNOWLEDGE_WITHIN_S = 0.4
 """An answer waits that long for the counts."""
+
+MAX_READ_AGE_S = 8.0
+"""What was read longer ago is not relied on. Shorter than the bound of a router's control data, after which a purge is
+said to be complete, by more than it takes to publish one."""
 
 APPLY_TIMEOUT_S = 30.0
 """For the engine to come to published fences, between two steps."""
@@ -43,15 +51,23 @@ class PurgingEngine(ThreadedEngine, Protocol):
 class PurgeCalls:
     """Fences of one worker."""
 
-    def __init__(self, thread: EngineThread[PurgingEngine], incarnation: Incarnation, cluster_key: bytes) -> None:
+    def __init__(
+        self, thread: EngineThread[PurgingEngine], incarnation: Incarnation, cluster_key: bytes, clock: Clock
+    ) -> None:
         self._thread = thread
         self._incarnation = incarnation
         self._cluster_key = cluster_key
+        self._clock = clock
         self._book = FenceBook()
+        self._read_s = clock.monotonic_s()
 
     def admits(self, claims: RequestClaims) -> bool:
         """Whether something may be reused or stored for the request, as of now."""
-        return self._book.admits(claims)
+        return not self._is_behind and self._book.admits(claims)
+
+    def note_read(self) -> None:
+        """What is published now has been read, and is in force."""
+        self._read_s = self._clock.monotonic_s()
 
     async def take(self, table: FenceTable) -> None:
         """Takes published fences in; returns when the engine has dropped what they purge. Raises TimeoutError."""
@@ -59,6 +75,11 @@ class PurgeCalls:
         if fences:
             dropped = await self._thread.call(lambda engine: engine.purge(fences), APPLY_TIMEOUT_S)
             _log_dropped("fences", dropped)
+
+    @property
+    def _is_behind(self) -> bool:
+        """Whether a purge may have been missed. Where nothing was ever published there is nothing to miss."""
+        return self._book.generation > 0 and self._clock.monotonic_s() - self._read_s > MAX_READ_AGE_S
 
     async def purge(self, message: worker_pb2.PurgeRequest) -> worker_pb2.PurgeResponse:
         """Comes up to the fence of a notice. Raises UnauthenticatedError, VersionError, CorruptDataError."""

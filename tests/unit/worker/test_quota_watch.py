@@ -27,12 +27,16 @@ class Applied:
         self.tables: list[QuotaTable] = []
         self.fences: list[FenceTable] = []
         self.num_failures = 0
+        self.num_reads = 0
 
     async def __call__(self, quotas: QuotaTable) -> None:
         if self.num_failures:
             self.num_failures -= 1
             raise TimeoutError
         self.tables.append(quotas)
+
+    def note_read(self) -> None:
+        self.num_reads += 1
 
     async def take_fences(self, fences: FenceTable) -> None:
         self.fences.append(fences)
@@ -54,7 +58,7 @@ def applied() -> Applied:
 
 @pytest.fixture
 def watch(source: MemoryQuotas, applied: Applied) -> QuotaWatch:
-    return QuotaWatch(source, KEY, applied, applied.take_fences, poll_s=0.0)
+    return QuotaWatch(source, KEY, applied, applied.take_fences, applied.note_read, poll_s=0.0)
 
 
 def document(
@@ -154,6 +158,33 @@ async def test_what_cannot_be_believed_changes_nothing(
     source.document = document(4, 0.5)
     await watch.poll()
     assert (watch.generation, applied.guarantees) == (4, [0.25, 0.5])
+
+
+async def test_it_is_told_when_what_is_published_was_read_and_is_in_force(
+    watch: QuotaWatch, source: MemoryQuotas, applied: Applied
+) -> None:
+    async def polls() -> int:
+        before = applied.num_reads
+        await watch.poll()
+        await watch.poll()
+        return applied.num_reads - before
+
+    assert await polls() == 0, "nothing is published"
+    source.document = document(3, 0.25)
+    assert await polls() == 2
+    source.document = document(3, 0.25, 2.0)
+    assert await polls() == 2, "published again"
+    for other in (document(2, 0.0), document(9, 0.0, key=b"o" * 32), QuotaDocument(b"", b""), None):
+        source.document = other
+        assert await polls() == 0, "what is newest is not known"
+    source.document = document(4, 0.5)
+    assert await polls() == 2
+    source.reachable = False
+    assert await polls() == 0
+    source.reachable = True
+    source.document = document(5, 0.25)
+    applied.num_failures = 1
+    assert await polls() == 1, "not before it is in force"
 
 
 async def test_what_is_refused_is_read_once(watch: QuotaWatch, source: MemoryQuotas) -> None:
