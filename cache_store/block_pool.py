@@ -32,7 +32,7 @@ from cache_store.shadow import DEFAULT_RULES, WatchRules
 from cache_store.tier_kind import TierKind
 from cache_store.tiers import Granted, Match, PartialMatch, Short
 from cache_store.tokens import TOKEN_BYTES, PackedTokens
-from cache_store.usage import Pressure, TenantUse
+from cache_store.usage import CachedTokens, Pressure, TenantUse
 from cache_store.uses import Uses
 
 
@@ -147,6 +147,17 @@ class BlockPool:
         chain = self._tree.match(domain, tokens, max_tokens)
         run = self._tree.longest_run(domain, chain, tokens, max_tokens)
         return len(chain) * self._block_size + (run[1] if run else 0)
+
+    def cached_tokens(self, domain: Domain, tokens: PackedTokens, max_tokens: int) -> CachedTokens:
+        """Leading tokens that some tier holds; changes nothing, not even recency."""
+        self.expire()
+        chain = self._tree.match(domain, tokens, max_tokens)
+        found = () if self.lower is None else self.lower.find(domain, chain, tokens, max_tokens)
+        if not found:
+            return CachedTokens(self.match_length(domain, tokens, max_tokens))
+        num_host = sum(block.tier is TierKind.HOST for block in found)
+        blocks = (len(chain), num_host, len(found) - num_host)
+        return CachedTokens(*(num_blocks * self._block_size for num_blocks in blocks))
 
     def match_and_pin(self, domain: Domain, tokens: PackedTokens, max_tokens: int) -> Match:
         """See `Tier.match_and_pin`."""

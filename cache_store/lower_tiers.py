@@ -104,6 +104,11 @@ class LowerTiers:
         """A name for a load, or a spill."""
         return self._moves.new_transfer()
 
+    @property
+    def has_moves(self) -> bool:
+        """Whether the next plan has something to move."""
+        return not self._moves.is_empty
+
     def drain(self) -> Moves:
         """Moves for the next plan; what it stores can be used when `end_moves` has said that it ran."""
         if self._moves.is_empty:

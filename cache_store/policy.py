@@ -16,7 +16,10 @@ ClassId = NewType("ClassId", int)
 """Names a class inside one policy."""
 
 INTERRUPTED = "interrupted"
-"""Preempted, cancelled or failed."""
+"""Cancelled or failed."""
+
+PREEMPTED = "preempted"
+"""Goes on later, from where it was."""
 
 WORTHLESS = -math.inf
 """Value of what is known to be never used again."""
@@ -31,7 +34,7 @@ class Outcome:
     cached_tokens: int
     """Of the prompt."""
     stop: str
-    """Why it ended: `length`, INTERRUPTED, or `stop:` and the stop token's id; a trace may have its own words."""
+    """Why it ended: `length`, INTERRUPTED, PREEMPTED, or `stop:` and the stop token's id; a trace may have its own."""
     session: bytes
     """Names its session inside its domain; empty: unknown."""
     session_end: bool

@@ -12,11 +12,16 @@ from dataclasses import dataclass
 
 from cache_store.block_pool import BlockPool
 from cache_store.domain import Domain
+from cache_store.policy import INTERRUPTED
 from cache_store.prefix_tree import Block
+from cache_store.tier_kind import TierKind
 from cache_store.tiers import Match, PartialMatch, Short
 from cache_store.tokens import count
+from cache_store.transfers import NO_MOVES, Load, Moves
+from cache_store.usage import CachedTokens
 from worker.sequence import Sequence
-from worker.step_plan import SequenceId, SlotCopy, SlotRef
+from worker.step_plan import SequenceId, SlotCopy, SlotRef, StepPlan
+from worker.swap import Swap
 
 _NO_MATCH = Match((), None)
 
@@ -44,12 +49,23 @@ class _Copy:
         return (SlotCopy(group, source, slot, self.partial.num_tokens) for group, (source, slot) in places)
 
 
+@dataclass(frozen=True, slots=True)
+class Upkeep:
+    """What a plan does beside computing."""
+
+    moves: Moves
+    scrubs: tuple[SlotRef, ...]
+    loads: tuple[Load, ...]
+    copies: tuple[SlotCopy, ...]
+
+
 class Allocator:
     """Between sequences and the block pool."""
 
-    def __init__(self, pool: BlockPool, block_size: int) -> None:
+    def __init__(self, pool: BlockPool, block_size: int, swap: Swap | None) -> None:
         self._pool = pool
         self._block_size = block_size
+        self._swap = swap
         self._scrubs: list[SlotRef] = []
         self._copies: list[_Copy] = []
         """Of the step that is being made."""
@@ -61,10 +77,10 @@ class Allocator:
         return -(-num_tokens // self._block_size)
 
     def reusable_tokens(self, sequence: Sequence) -> int:
-        """Leading tokens that `place` would find now. The last token is always computed: its logits are needed."""
+        """Leading tokens that need not be computed now. The last token always is: its logits are needed."""
         if not sequence.owner.may_match:
             return 0
-        return self._pool.match_length(sequence.owner.domain, sequence.prefix, sequence.num_tokens - 1)
+        return self._pool.cached_tokens(sequence.owner.domain, sequence.prefix, sequence.num_tokens - 1).total
 
     def full_blocks(self, sequence: Sequence) -> int:
         """Blocks that all samples of the sequence need until they end; the last token of each is never stored."""
@@ -80,12 +96,13 @@ class Allocator:
     def place(self, sequence: Sequence, num_ahead: int, num_spare: int) -> Fit:
         """Gives a waiting sequence blocks for all its tokens, as many as possible reused, and `num_ahead` for later.
 
-        Where something is missing nothing has changed: `num_spare` blocks must be available beside them.
+        Where something is missing nothing has changed: `num_spare` blocks must be available beside them. Where some of
+        its blocks come from a lower tier first, it waits for them and holds nothing.
         """
         match, fit = self._fit(sequence, num_ahead, num_spare)
         if fit.num_missing:
             self._pool.release(match.pinned)
-        else:
+        elif not self._swap_in(sequence, match):
             self._take(sequence, match, num_ahead)
         return fit
 
@@ -141,43 +158,57 @@ class Allocator:
                 sequence.replace_block(index, there)
         sequence.num_committed = max(first, end)
 
-    def release(self, sequence: Sequence) -> None:
+    def release(self, sequence: Sequence, interruption: str = INTERRUPTED) -> None:
         """Gives back all that a sequence holds; how it ended tells what becomes of the blocks."""
         for copy in [copy for copy in self._copies if copy.sequence is sequence]:
             self._copies.remove(copy)
             self._pool.release((copy.partial.source,))
-        self._pool.release(sequence.clear_blocks(), sequence.outcome())
+        self._pool.release(sequence.clear_blocks(), sequence.outcome(interruption))
 
     @property
     def has_upkeep(self) -> bool:
         """Whether a step has something to do, whoever computes in it."""
-        return len(self._pool.scrubs) > 0
+        lower = self._pool.lower
+        moves = lower is not None and (lower.has_moves or (self._swap is not None and self._swap.has_loads))
+        return moves or len(self._pool.scrubs) > 0
 
-    def drain(self) -> tuple[tuple[SlotRef, ...], tuple[SlotCopy, ...]]:
-        """Scrubs and copies for the next plan."""
+    def drain(self) -> Upkeep:
+        """What the next plan does beside computing."""
         scrubs = self._pool.scrubs
         self._scrubs.extend(SlotRef(group, slot) for group, slot in scrubs.drain(scrubs.num_per_plan))
-        drained = tuple(self._scrubs), tuple(slots for copy in self._copies for slots in copy.slots())
+        lower = self._pool.lower
+        upkeep = Upkeep(
+            moves=NO_MOVES if lower is None else lower.drain(),
+            scrubs=tuple(self._scrubs),
+            loads=() if self._swap is None else self._swap.drain(),
+            copies=tuple(slots for copy in self._copies for slots in copy.slots()),
+        )
         self._sources.extend(copy.partial.source for copy in self._copies)
         self._scrubs.clear()
         self._copies.clear()
-        return drained
+        return upkeep
 
-    def end_step(self) -> None:
-        """The copies of the step have run, or never will: their sources are free again."""
-        for source in self._sources:
-            self._pool.release((source,))
-        self._sources.clear()
+    def end_step(self, plan: StepPlan) -> None:
+        """The plan has run: the sources of its copies are free again, what it stored can be loaded."""
+        self._free_sources()
+        if self._pool.lower is not None:
+            self._pool.lower.end_moves(plan.moves, ok=True)
 
-    def scrub_again(self, scrubs: tuple[SlotRef, ...]) -> None:
-        """Takes back the scrubs of a step that failed: nobody knows whether they ran."""
-        self._scrubs.extend(scrubs)
+    def fail_step(self, plan: StepPlan) -> None:
+        """The plan has run or not: its scrubs are to be repeated, what it stored may not be used."""
+        self._free_sources()
+        self._scrubs.extend(plan.scrubs)
+        if self._pool.lower is not None:
+            self._pool.lower.end_moves(plan.moves, ok=False)
 
     def check_invariants(self, sequences: tuple[Sequence, ...], pinned: tuple[Block, ...]) -> None:
         """Raises AssertionError unless the pool's holds are those of `sequences`, which are all that live, and pins."""
         assert not self._sources, "a copy's source is held between steps"
         assert not self._copies, "a copy was planned and never carried out"
         held = Counter(block.uid for block in pinned)
+        if self._swap is not None:
+            self._swap.check_invariants()
+            held.update(block.uid for block in self._swap.held)
         for sequence in sequences:
             loose = () if sequence.copy_from is None else (sequence.copy_from.source,)
             for block in (*sequence.blocks, *loose, *sequence.reserved):
@@ -193,6 +224,11 @@ class Allocator:
         for uid, block in blocks.items():
             assert block.ref_count == held[uid], f"{block} is held {held[uid]} times by sequences and pins"
         assert self._pool.num_held == len(held), "blocks are held that belong to no sequence and no pin"
+
+    def _free_sources(self) -> None:
+        for source in self._sources:
+            self._pool.release((source,))
+        self._sources.clear()
 
     def _fit(self, sequence: Sequence, num_ahead: int, num_spare: int) -> tuple[Match, Fit]:
         domain = sequence.owner.domain
@@ -217,7 +253,25 @@ class Allocator:
         if match.partial is not None:
             sequence.num_computed += match.partial.num_tokens
         sequence.num_cached = sequence.num_computed
+        sequence.cached_by_tier = self._by_tier(sequence, len(match.blocks))
         sequence.reserved.extend(self._allocate(domain, num_ahead))
+
+    def _swap_in(self, sequence: Sequence, match: Match) -> bool:
+        sequence.note_swap()
+        if self._swap is None or not sequence.owner.may_match:
+            return False
+        domain = sequence.owner.domain
+        if not self._swap.begin(sequence, match.blocks, lambda num_blocks: self._allocate(domain, num_blocks)):
+            return False
+        if match.partial is not None:
+            self._pool.release((match.partial.source,))
+        return True
+
+    def _by_tier(self, sequence: Sequence, num_blocks: int) -> CachedTokens:
+        """The reused tokens of a sequence, whose first `num_blocks` blocks are reused as they are."""
+        tiers = Counter(tier for number, tier in sequence.loaded.items() if number < num_blocks)
+        host, disk = (tiers[tier] * self._block_size for tier in (TierKind.HOST, TierKind.DISK))
+        return CachedTokens(sequence.num_cached - host - disk, host, disk)
 
     def _match(self, sequence: Sequence) -> Match:
         if not sequence.owner.may_match:

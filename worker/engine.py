@@ -19,12 +19,13 @@ from cache_store.digest import Hasher, xxh3_128
 from cache_store.domain import Domain, DomainTag, TenantId
 from cache_store.errors import ComputationError, InvalidRequestError, StemcacheError, UnavailableError
 from cache_store.events import BlockEvent
+from cache_store.lower_tiers import TierSizes
 from cache_store.policies.choice import policy_maker
 from cache_store.quota import QuotaTable
 from cache_store.registry import WorkerLoad
 from cache_store.scrubs import Dropped
 from cache_store.tokens import PackedTokens, count
-from cache_store.usage import TenantUse
+from cache_store.usage import CachedTokens, TenantUse
 from worker.engine_config import EngineConfig, check_request, check_room
 from worker.fences import Fences, purged
 from worker.pins import PinTable
@@ -45,6 +46,8 @@ from worker.runner import Runner
 from worker.scheduler import Schedule, Scheduler
 from worker.sequence import ActiveRequest, Sequence
 from worker.step_plan import EMPTY_PLAN, RowFailure, StepPlan, StepResult
+from worker.swap import Swap
+from worker.swap_cost import SwapCost
 
 _log = structlog.get_logger(__name__)
 
@@ -61,13 +64,16 @@ class Engine:
         geometry = runner.info.geometry
         self._num_groups = len(geometry.groups)
         self._block_size = geometry.block_size
-        self._pool = BlockPool(geometry, runner.num_blocks, clock, hasher, policy_maker(config.eviction_policy))
+        sizes = TierSizes(runner.transfers.num_host_blocks, runner.transfers.num_disk_blocks)
+        policy = policy_maker(config.eviction_policy)
+        self._pool = BlockPool(geometry, runner.num_blocks, clock, hasher, policy, sizes=sizes)
         self.pins = PinTable(self._pool, geometry.block_size, clock)
         """Prefixes that tenants keep from eviction."""
-        self._scheduler = Scheduler(config, self._pool, geometry.block_size, self.pins)
+        self._prefill_rate = RateMeter()
+        self._swap = self._make_swap()
+        self._scheduler = Scheduler(config, self._pool, geometry.block_size, self.pins, self._swap)
         self._requests: dict[RequestKey, ActiveRequest] = {}
         self._ordinals = itertools.count()
-        self._prefill_rate = RateMeter()
         self._unsent: list[EngineOutput] = []
         """Came about between steps."""
         self._num_refused = 0
@@ -113,6 +119,7 @@ class Engine:
 
     def step(self) -> tuple[EngineOutput, ...]:
         """Computes one step and returns what came of it, in order."""
+        self.poll()
         schedule = self._scheduler.schedule(self._clock.monotonic_s())
         outputs, self._unsent = self._unsent, []
         outputs += self._give_up(schedule)
@@ -125,14 +132,25 @@ class Engine:
             return (*outputs, *self._fail_all(schedule, result))
         return (*outputs, *self._commit(schedule, result))
 
+    def poll(self) -> None:
+        """Takes note of what came from lower tiers or went to disk since the last call."""
+        for result in self._runner.transfers.finished():
+            if self._swap is not None:
+                self._swap.take(result)
+
     def tick(self) -> None:
         """Does what is due by time alone: ends pins and times to live. To be called now and then, between steps."""
         self.pins.expire()
         self._pool.expire()
 
-    def lookup(self, domain: Domain, prompt: PackedTokens) -> int:
+    @property
+    def num_loading(self) -> int:
+        """Blocks on their way to the device; requests may wait for them while there is no work."""
+        return 0 if self._swap is None else self._swap.num_running
+
+    def lookup(self, domain: Domain, prompt: PackedTokens) -> CachedTokens:
         """Leading tokens that a request with that prompt would reuse now; does not count as a use of them."""
-        return self._pool.match_length(domain, prompt, count(prompt) - 1)
+        return self._pool.cached_tokens(domain, prompt, count(prompt) - 1)
 
     def load(self) -> WorkerLoad:
         """What there is to do, without the tenants' part in it."""
@@ -145,6 +163,7 @@ class Engine:
             queued_prefill_tokens=queued + admitted,
             prefill_tokens_per_s=self._prefill_rate.tokens_per_s,
             used_blocks=self._pool.num_used,
+            tiers=() if self._pool.lower is None else self._pool.lower.loads(),
             pressure=replace(
                 self._pool.pressure,
                 stopped_admissions=self._scheduler.num_stopped_admissions,
@@ -187,6 +206,8 @@ class Engine:
             if request.domain.root in domains:
                 request.drop()
         self.pins.end_domains(domains.values())
+        if self._swap is not None:
+            self._swap.purge(domains)
         dropped = self._pool.drop(domains.values(), fences)
         for tenant in (tenant for tenant, fence in fences.items() if fence is None):
             self._pool.close(tenant)
@@ -210,6 +231,13 @@ class Engine:
         assert len(owned) == len(queued), "a sequence is in no queue, or in two"
         assert queued == set(owned), "a queue holds a sequence of no request"
         assert all(request.sequences for request in self._requests.values()), "a request without sequences lives on"
+
+    def _make_swap(self) -> Swap | None:
+        lower = self._pool.lower
+        if lower is None:
+            return None
+        cost = SwapCost(lambda: self._prefill_rate.tokens_per_s, lower.load_block_s)
+        return Swap(self._pool, lower, self._block_size, cost, self._clock)
 
     def _give_up(self, schedule: Schedule) -> list[EngineOutput]:
         """Fails what could only run on blocks that others are guaranteed and use; how many those are is not told."""
@@ -235,7 +263,7 @@ class Engine:
                 request.setbacks.resume(now_s)
             if request.scheduled_s is None:
                 request.scheduled_s = now_s
-                outputs.append(Started(request.key, sequence.num_computed))
+                outputs.append(Started(request.key, sequence.cached_by_tier))
         return outputs
 
     def _run(self, schedule: Schedule) -> StepResult | StemcacheError:
@@ -358,4 +386,5 @@ def _finished(request: ActiveRequest, now_s: float) -> Finished:
         preempted_s=setbacks.preempted_s,
         recompute_s=setbacks.recompute_s,
         recomputed_tokens=setbacks.recomputed_tokens,
+        swap_s=setbacks.swap_s,
     )

@@ -64,6 +64,10 @@ class ThreadedEngine(Protocol):
         """Does what is due by time alone."""
         ...
 
+    def poll(self) -> None:
+        """Takes note of what came from lower tiers."""
+        ...
+
     def load(self) -> WorkerLoad:
         """What it has to do, without the tenants' part in it; asked for after every step."""
         ...
@@ -103,11 +107,16 @@ class _Call:
 
 
 @dataclass(frozen=True, slots=True)
+class _Wake:
+    """Something came from a lower tier."""
+
+
+@dataclass(frozen=True, slots=True)
 class _Stop:
     pass
 
 
-_Command = _Submit | _Cancel | _Call | _Stop
+_Command = _Submit | _Cancel | _Call | _Wake | _Stop
 
 
 @dataclass(slots=True)
@@ -192,6 +201,10 @@ class EngineThread(Generic[EngineT_co]):
         outbox = self._outboxes[request.key] = Outbox()
         self._commands.put(_Submit(request))
         return outbox
+
+    def wake(self) -> None:
+        """Something came from a lower tier. May be called on any thread."""
+        self._commands.put(_Wake())
 
     def close(self, key: RequestKey) -> None:
         """Forgets a request; where it has not ended, the engine cancels it. Every submit is followed by one close."""
@@ -331,7 +344,7 @@ class EngineThread(Generic[EngineT_co]):
         before, self._usage = self._usage, tuple(self._engine.usage())[:MAX_TENANTS_TOLD]
         return self._usage != before
 
-    def _obey(self, command: _Submit | _Cancel | _Call, report: _Report) -> None:
+    def _obey(self, command: _Submit | _Cancel | _Call | _Wake, report: _Report) -> None:
         if isinstance(command, _Submit):
             try:
                 self._engine.submit(command.request)
@@ -339,6 +352,8 @@ class EngineThread(Generic[EngineT_co]):
                 report.outputs.append(Failed(command.request.key, error))
         elif isinstance(command, _Cancel):
             self._engine.cancel(command.key)
+        elif isinstance(command, _Wake):
+            self._engine.poll()
         else:
             report.settlements.append(command.run())
 

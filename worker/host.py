@@ -78,6 +78,8 @@ class WorkerHost:
         self._quotas = QuotaWatch(
             stores.quotas, config.cluster_key, self._set_quotas, self._set_fences, self._servicer.purges.note_read
         )
+        self._transfers = runner.transfers
+        self._transfers.notify(self._thread.wake)
         self._publisher = Publisher(stores, self.record)
         self._stores = stores
         self._stop = asyncio.Event()
@@ -245,6 +247,7 @@ class WorkerHost:
             await self._thread.stop(STOP_GRACE_S)
         except TimeoutError:
             _log.error("engine_thread_hangs", worker_id=self._config.worker_id)
+        await asyncio.to_thread(self._transfers.close)
         await self._server.stop(STOP_GRACE_S)  # after the engine, so that open calls end with their own status
         await self._stores.close()
 

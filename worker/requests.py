@@ -10,6 +10,7 @@ from typing import NewType
 from cache_store.domain import Domain
 from cache_store.errors import StemcacheError
 from cache_store.tokens import PackedTokens
+from cache_store.usage import CachedTokens
 from worker.sampling import SamplingParams
 
 RequestKey = NewType("RequestKey", int)
@@ -54,7 +55,7 @@ class Started:
     """The request was scheduled for the first time."""
 
     key: RequestKey
-    cached_tokens: int
+    cached: CachedTokens
 
 
 @dataclass(frozen=True, slots=True)

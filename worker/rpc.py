@@ -26,7 +26,7 @@ from cache_store.request_token import RequestClaims, verify
 from worker.engine_thread import EngineThread
 from worker.outbox import Outbox, OutboxItem, SampleTokens
 from worker.requests import CacheMode, EngineRequest, Finish, Finished, RequestKey, Started
-from worker.rpc_cache import PrefixCalls, PrefixEngine
+from worker.rpc_cache import PrefixCalls, PrefixEngine, by_tier
 from worker.rpc_purge import PurgeCalls, PurgingEngine
 from worker.rpc_request import RoutedMessage, check_format, check_protocol, check_protocol_version, to_engine
 from worker.runner import ModelInfo
@@ -210,7 +210,8 @@ async def _abort(context: Context, error: Exception) -> NoReturn:
 
 def _to_message(item: OutboxItem) -> worker_pb2.ExecuteResponse:
     if isinstance(item, Started):
-        return worker_pb2.ExecuteResponse(started=worker_pb2.ExecuteStarted(cached_tokens=item.cached_tokens))
+        started = worker_pb2.ExecuteStarted(cached_tokens=item.cached.total, cached_by_tier=by_tier(item.cached))
+        return worker_pb2.ExecuteResponse(started=started)
     if isinstance(item, SampleTokens):
         tokens = worker_pb2.ExecuteTokens(
             sample_index=item.sample_index, packed=item.tokens, finish_reason=_FINISH[item.finish]

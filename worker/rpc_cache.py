@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol, TypeVar
 
 from google.protobuf import timestamp_pb2
+from stemcache.v1 import inference_pb2
 from stemcache.worker.v1 import worker_pb2
 
 from cache_store.clock import Clock
@@ -17,6 +18,7 @@ from cache_store.domain import Domain
 from cache_store.errors import DeadlineError, InvalidRequestError
 from cache_store.request_token import RequestClaims
 from cache_store.tokens import PackedTokens
+from cache_store.usage import CachedTokens
 from worker.engine_thread import EngineThread, ThreadedEngine
 from worker.pins import PinId, PinRequest, PinTable
 from worker.rpc_request import packed_prompt
@@ -41,7 +43,7 @@ class PrefixEngine(ThreadedEngine, Protocol):
         """Prefixes that are kept from eviction."""
         ...
 
-    def lookup(self, domain: Domain, prompt: PackedTokens) -> int:
+    def lookup(self, domain: Domain, prompt: PackedTokens) -> CachedTokens:
         """Leading tokens that a request would reuse."""
         ...
 
@@ -59,7 +61,7 @@ class PrefixCalls:
         """How much of a prompt a request would reuse now."""
         prompt = packed_prompt(message.prompt)
         matched = await self._ask(lambda engine: engine.lookup(claims.domain, prompt))
-        return worker_pb2.LookupPrefixResponse(matched_tokens=matched)
+        return worker_pb2.LookupPrefixResponse(matched_tokens=matched.total, matched_by_tier=by_tier(matched))
 
     async def pin(self, message: worker_pb2.PinPrefixRequest, claims: RequestClaims) -> worker_pb2.PinPrefixResponse:
         """Pins what is cached of a prompt; 0 blocks where nothing is. Raises LimitExceededError."""
@@ -130,3 +132,8 @@ def _timestamp(unix_s: float) -> timestamp_pb2.Timestamp:
     timestamp = timestamp_pb2.Timestamp()
     timestamp.FromNanoseconds(round(unix_s * 1e9))
     return timestamp
+
+
+def by_tier(cached: CachedTokens) -> inference_pb2.CachedByTier:
+    """The message of reused tokens."""
+    return inference_pb2.CachedByTier(device_tokens=cached.device, host_tokens=cached.host, disk_tokens=cached.disk)

@@ -20,6 +20,7 @@ from itertools import chain, count
 
 from cache_store.block_pool import BlockPool
 from cache_store.domain import TenantId
+from cache_store.policy import INTERRUPTED, PREEMPTED
 from cache_store.prefix_tree import Block
 from worker.admission import Admission
 from worker.allocation import Allocator
@@ -31,6 +32,7 @@ from worker.service import MIN_CHUNK_TOKENS, UNLIMITED, Service
 from worker.single_flight import find_flight
 from worker.step_builder import StepBuilder
 from worker.step_plan import EMPTY_PLAN, SequenceId, StepPlan
+from worker.swap import Swap
 from worker.tenant_queue import TenantQueue, by_age
 
 LEAST_PART = 8
@@ -50,11 +52,13 @@ class Schedule:
 class Scheduler:
     """Queues of sequences by tenant, and the step that comes of them."""
 
-    def __init__(self, config: EngineConfig, pool: BlockPool, block_size: int, pins: PinTable) -> None:
+    def __init__(
+        self, config: EngineConfig, pool: BlockPool, block_size: int, pins: PinTable, swap: Swap | None
+    ) -> None:
         self._config = config
         self._block_size = block_size
         self._queues: dict[TenantId, TenantQueue] = {}
-        self._allocator = Allocator(pool, block_size)
+        self._allocator = Allocator(pool, block_size, swap)
         self._service = Service(lambda tenant: pool.quotas.of(tenant).weight)
         self._admission = Admission(
             config, pool, self._allocator, pins, self._service, self._queues, self._preempt_request
@@ -79,8 +83,8 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        """Whether a step would do anything."""
-        return self._allocator.has_upkeep or bool(self._queues)
+        """Whether a step would do anything. Those that wait for blocks from a lower tier give it no work."""
+        return self._allocator.has_upkeep or any(queue.has_work for queue in self._queues.values())
 
     @property
     def num_preemptions(self) -> int:
@@ -134,9 +138,16 @@ class Scheduler:
         entries = self._step.in_order()
         if not entries and not self._allocator.has_upkeep:  # what is to be told waits for the next step
             return Schedule(EMPTY_PLAN, (), hopeless)
-        scrubs, copies = self._allocator.drain()
+        upkeep = self._allocator.drain()
         ended, self._ended = tuple(self._ended), []
-        plan = StepPlan(rows=tuple(row for _, row in entries), scrubs=scrubs, copies=copies, ended=ended)
+        plan = StepPlan(
+            rows=tuple(row for _, row in entries),
+            scrubs=upkeep.scrubs,
+            copies=upkeep.copies,
+            ended=ended,
+            moves=upkeep.moves,
+            loads=upkeep.loads,
+        )
         return Schedule(plan, tuple(sequence for sequence, _ in entries), hopeless)
 
     def commit(self, sequence: Sequence, num_computed: int) -> None:
@@ -145,14 +156,13 @@ class Scheduler:
 
     def end_step(self, schedule: Schedule, seconds: float) -> None:
         """The step has run, for that long."""
-        self._allocator.end_step()
+        self._allocator.end_step(schedule.plan)
         if schedule.sequences:
             self._service.note_step(zip(schedule.sequences, schedule.plan.rows, strict=True), seconds)
 
     def fail_step(self, schedule: Schedule) -> None:
         """The step has run or not, and nothing of it may be used."""
-        self._allocator.end_step()
-        self._allocator.scrub_again(schedule.plan.scrubs)
+        self._allocator.fail_step(schedule.plan)
 
     def fits(self, request: ActiveRequest) -> bool:
         """Whether each of its sequences could run to its end within its tenant's maximum, if it were alone."""
@@ -217,6 +227,8 @@ class Scheduler:
             if not self._admission.may_start(queue, sequence) or self._is_in_flight(queue, sequence):
                 continue
             if self._admission.place(queue, sequence, self._now_s):
+                if sequence.waits_for_swap:
+                    continue
                 sequence.id = self._next_id()
                 self._fresh.add(sequence)
                 queue.start(sequence, self._now_s)
@@ -254,17 +266,17 @@ class Scheduler:
             is_stopped = sequence.is_stopped or sequence not in self._fresh
             self._step.drop(sequence)
             self._service.refund(sequence)
-            self._stop(queue, sequence)
+            self._stop(queue, sequence, PREEMPTED)
             sequence.rewind()
             sequence.is_stopped = is_stopped
             self.queue(sequence, self._now_s)
             if is_guest and not is_fresh:
                 self._admission.give_up(sequence)
 
-    def _stop(self, queue: TenantQueue, sequence: Sequence) -> None:
+    def _stop(self, queue: TenantQueue, sequence: Sequence, interruption: str = INTERRUPTED) -> None:
         assert sequence.id is not None
         queue.running.remove(sequence)
-        self._allocator.release(sequence)
+        self._allocator.release(sequence, interruption)
         self._ended.append(sequence.id)
         sequence.id = None
 

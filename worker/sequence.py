@@ -9,10 +9,12 @@ import math
 from dataclasses import dataclass, field
 
 from cache_store.domain import Domain
-from cache_store.policy import INTERRUPTED, Outcome
+from cache_store.policy import Outcome
 from cache_store.prefix_tree import Block
+from cache_store.tier_kind import TierKind
 from cache_store.tiers import PartialMatch
 from cache_store.tokens import TOKEN_BYTES, PackedTokens, count, pack, part, unpack
+from cache_store.usage import CachedTokens
 from worker.requests import CacheMode, EngineRequest, Finish, RequestKey
 from worker.sampling import SamplingParams
 from worker.setbacks import Setbacks
@@ -83,12 +85,34 @@ class Flight:
         return leader.id == self.sequence and leader.num_committed < self.num_blocks and leader.owner.may_commit
 
 
+class SwapIn:
+    """Blocks on their way back to the device, as those see them that wait for them."""
+
+    __slots__ = ("end_s", "first_block", "num_whole", "tiers")
+
+    def __init__(self, first_block: int, tiers: tuple[TierKind, ...]) -> None:
+        self.first_block = first_block
+        """Of the prompt."""
+        self.tiers = tiers
+        """Where each block lies."""
+        self.end_s: float | None = None
+        """None while some are on their way."""
+        self.num_whole = 0
+        """Leading ones that came whole."""
+
+    def end(self, num_whole: int, now_s: float) -> None:
+        """All of them have come, or will not."""
+        self.num_whole = num_whole
+        self.end_s = now_s
+
+
 class Sequence:
     """One sample, or all samples of a request as long as only the prompt is computed."""
 
     __slots__ = (
         "_tokens",
         "blocks",
+        "cached_by_tier",
         "copy_from",
         "expected_at_s",
         "finish",
@@ -96,16 +120,20 @@ class Sequence:
         "id",
         "is_stopped",
         "last_token",
+        "loaded",
         "num_cached",
         "num_committed",
         "num_computed",
         "num_expected",
         "num_lost",
+        "num_swap_ins",
         "overtaken_s",
         "owner",
         "prefix",
         "reserved",
         "samples",
+        "swap_in",
+        "swap_since_s",
         "tables",
     )
 
@@ -139,6 +167,16 @@ class Sequence:
         """While it waits: since when younger ones of its tenant have been served before it."""
         self.num_cached = 0
         """Tokens of the prompt that were reused at its last start."""
+        self.cached_by_tier = CachedTokens()
+        """The same, by the tier where they lay before it."""
+        self.swap_in: SwapIn | None = None
+        """While it waits: what it waited for last, or does now."""
+        self.swap_since_s = 0.0
+        """When it began to wait for that."""
+        self.num_swap_ins = 0
+        """That it has waited for since it was queued."""
+        self.loaded: dict[int, TierKind] = {}
+        """Blocks that came for it since it was queued, by their number in its prompt."""
         self.num_lost = 0
         """Leading tokens that were computed before its last preemption: to compute them again is a loss."""
         self.is_stopped = False
@@ -165,6 +203,16 @@ class Sequence:
         return self.flight is not None and self.flight.is_on
 
     @property
+    def waits_for_swap(self) -> bool:
+        """Whether blocks are on their way for it."""
+        return self.swap_in is not None and self.swap_in.end_s is None
+
+    @property
+    def waits_for_others(self) -> bool:
+        """Whether there is no use in trying to start it now."""
+        return self.waits_for_flight or self.waits_for_swap
+
+    @property
     def is_at_rest(self) -> bool:
         """Whether it holds nothing and nothing of it is computed."""
         holds = bool(self.blocks or self.reserved) or self.copy_from is not None
@@ -179,11 +227,11 @@ class Sequence:
     def num_output(self) -> int:
         return self.num_tokens - count(self.owner.request.prompt)
 
-    def outcome(self) -> Outcome:
-        """How it ended, for whoever keeps its blocks."""
+    def outcome(self, interruption: str) -> Outcome:
+        """How it ended, for whoever keeps its blocks; `interruption` where no sample of it came to its end."""
         request = self.owner.request
         if self.finish is None:
-            stop = INTERRUPTED
+            stop = interruption
         else:
             stop = f"stop:{self.last_token}" if self.finish is Finish.STOP else str(self.finish)
         return Outcome(
@@ -195,6 +243,22 @@ class Sequence:
             session_end=request.session_end,
             ttl_s=request.ttl_s,
         )
+
+    def wait_for(self, swap_in: SwapIn, now_s: float) -> None:
+        """Waits until those blocks have come."""
+        self.note_swap()
+        self.swap_in = swap_in
+        self.swap_since_s = now_s
+        self.num_swap_ins += 1
+
+    def note_swap(self) -> None:
+        """Takes down what it waited for, once that has come."""
+        if self.swap_in is None or self.swap_in.end_s is None:
+            return
+        first = self.swap_in.first_block
+        self.loaded.update(enumerate(self.swap_in.tiers[: self.swap_in.num_whole], start=first))
+        self.owner.setbacks.swap_s += self.swap_in.end_s - self.swap_since_s
+        self.swap_in = None
 
     def tokens(self, start: int, stop: int) -> PackedTokens:
         """Tokens `start` to `stop`, exclusive."""
@@ -211,6 +275,7 @@ class Sequence:
         twin._tokens = bytearray(self._tokens)
         twin.last_token = self.last_token
         twin.num_cached = self.num_cached
+        twin.cached_by_tier = self.cached_by_tier
         twin.num_lost = self.num_lost
         twin.id = identifier
         return twin
@@ -221,7 +286,8 @@ class Sequence:
         self.is_stopped = True
         self.num_lost = max(self.num_lost, self.num_computed)
         self.prefix = self.tokens(0, self.num_tokens)
-        self.num_computed = self.num_committed = 0
+        self.num_computed = self.num_committed = self.num_swap_ins = 0
+        self.loaded.clear()
         assert self.is_at_rest, "it was released before"
 
     def add_blocks(self, blocks: tuple[Block, ...]) -> None:

@@ -6,7 +6,15 @@ from __future__ import annotations
 class Setbacks:
     """Preemptions of a request and what they cost it."""
 
-    __slots__ = ("_num_stopped", "_since_s", "num_preemptions", "preempted_s", "recompute_s", "recomputed_tokens")
+    __slots__ = (
+        "_num_stopped",
+        "_since_s",
+        "num_preemptions",
+        "preempted_s",
+        "recompute_s",
+        "recomputed_tokens",
+        "swap_s",
+    )
 
     def __init__(self) -> None:
         self.num_preemptions = 0
@@ -14,6 +22,8 @@ class Setbacks:
         """Time in which at least one of its sequences stood still."""
         self.recompute_s = 0.0
         self.recomputed_tokens = 0
+        self.swap_s = 0.0
+        """Time in which its sequences waited for blocks from a lower tier."""
         self._num_stopped = 0
         self._since_s = 0.0
 

@@ -52,6 +52,11 @@ class TenantQueue:
         return not self.waiting and not self.running
 
     @property
+    def has_work(self) -> bool:
+        """Whether something of it can be computed or tried."""
+        return bool(self.running) or not all(sequence.waits_for_swap for sequence in self.waiting)
+
+    @property
     def is_backlogged(self) -> bool:
         """Whether there is a prompt to compute."""
         return bool(self.waiting) or any(sequence.is_prefilling for sequence in self.running)
@@ -72,7 +77,7 @@ class TenantQueue:
         for other in self.waiting:
             if other.age > sequence.age:
                 break
-            if other.overtaken_s is None and not other.waits_for_flight:
+            if other.overtaken_s is None and not other.waits_for_others:
                 other.overtaken_s = now_s
         self.run(sequence)
         self.shortage = None
@@ -88,8 +93,8 @@ class TenantQueue:
         self.shortage = shortage
 
     def candidates(self, now_s: float, refresh: Callable[[Sequence], None]) -> Iterator[Sequence]:
-        """Those that wait for no flight, best first. `refresh` estimates anew what a sequence would reuse."""
-        ready = [sequence for sequence in self.waiting if not sequence.waits_for_flight]
+        """Those that wait for no others, best first. `refresh` estimates anew what a sequence would reuse."""
+        ready = [sequence for sequence in self.waiting if not sequence.waits_for_others]
         if ready and ready[0].overtaken_s is not None and now_s - ready[0].overtaken_s >= MAX_OVERTAKEN_S:
             yield ready.pop(0)
         for start in range(0, len(ready), WINDOW):

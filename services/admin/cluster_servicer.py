@@ -16,7 +16,7 @@ from stemcache.admin.v1.admin_pb2_grpc import ClusterServiceServicer
 from cache_store.domain import TenantId
 from cache_store.errors import NotFoundError
 from services.admin.worker_messages import worker_message
-from services.router.messages import duration, timestamp
+from services.router.messages import cached_by_tier, duration, timestamp
 from services.router.records import Arrived, Ended, FirstToken, RequestRecord, RequestRecords, Routed
 from services.router.registry_view import RegistryView
 from services.router.routing import RouteRule, RouteTerm
@@ -87,7 +87,8 @@ def _record(record: RequestRecord) -> pb.GetRequestRecordResponse:
             case Routed():
                 _add_route(message, entry)
             case FirstToken():
-                message.cached_tokens = entry.cached_tokens
+                message.cached_tokens = entry.cached.total
+                message.cached_by_tier.CopyFrom(cached_by_tier(entry.cached))
             case Ended():
                 _add_end(message, entry)
     return message

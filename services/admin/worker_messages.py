@@ -8,7 +8,7 @@ from stemcache.admin.v1 import admin_pb2 as pb
 
 from cache_store.domain import TenantId
 from cache_store.registry import WorkerRecord
-from cache_store.usage import Pressure, TenantUse
+from cache_store.usage import Pressure, TenantUse, TierLoad
 
 
 def worker_message(record: WorkerRecord, tenant_name: Callable[[TenantId], str]) -> pb.Worker:
@@ -31,6 +31,7 @@ def worker_message(record: WorkerRecord, tenant_name: Callable[[TenantId], str])
         pressure=_pressure(load.pressure),
         tenants=[_use(use, tenant_name(use.tenant)) for use in load.tenants],
         quota_generation=record.quota_generation,
+        tiers=[_tier(tier) for tier in load.tiers],
     )
 
 
@@ -42,6 +43,21 @@ def _pressure(pressure: Pressure) -> pb.Pressure:
         preemptions=pressure.preemptions,
         yielded_pins=pressure.yielded_pins,
         refused_requests=pressure.refused_requests,
+        demoted_blocks=pressure.demoted_blocks,
+    )
+
+
+def _tier(load: TierLoad) -> pb.TierLoad:
+    return pb.TierLoad(
+        tier=load.tier.value,
+        used_blocks=load.used_blocks,
+        total_blocks=load.num_blocks,
+        stored_blocks=load.stored_blocks,
+        loaded_blocks=load.loaded_blocks,
+        evicted_blocks=load.evicted_blocks,
+        dropped_blocks=load.dropped_blocks,
+        failed_blocks=load.failed_blocks,
+        load_block_s=load.load_block_s,
     )
 
 
@@ -56,4 +72,6 @@ def _use(use: TenantUse, name: str) -> pb.TenantUse:
         lent_blocks=use.lent_blocks,
         waiting_requests=use.waiting_requests,
         evicted_blocks=use.evicted_blocks,
+        host_blocks=use.host_blocks,
+        disk_blocks=use.disk_blocks,
     )

@@ -8,7 +8,7 @@ from services.cli import purge
 from services.cli.connection import add_tenant_flags, tenant_client
 from services.cli.durations import seconds
 from services.cli.exit_codes import ExitCode
-from services.cli.output import bytes_text, date_text, print_json, print_table
+from services.cli.output import below_device, bytes_text, date_text, print_json, print_table
 from services.cli.prompts import add_prompt_flags, prompt_of
 from services.client import Pin
 
@@ -50,7 +50,7 @@ def lookup(args: argparse.Namespace) -> int:
     else:
         print(
             f"{found.matched_tokens} of {found.prompt_tokens} prompt tokens are cached ({found.matched_blocks} full "
-            "blocks)"
+            f"blocks{below_device(found.matched_by_tier)})"
         )
     return ExitCode.OK
 

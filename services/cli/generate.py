@@ -9,7 +9,7 @@ import time
 from services.cli.connection import add_tenant_flags, tenant_client
 from services.cli.durations import seconds
 from services.cli.exit_codes import ExitCode
-from services.cli.output import print_json
+from services.cli.output import below_device, print_json
 from services.cli.prompts import add_prompt_flags, count_of, prompt_of
 from services.client import (
     CacheHints,
@@ -134,7 +134,8 @@ def _losses(timings: Timings) -> str:
 def _print_summary(usage: Usage, rest: str) -> None:
     if sys.stderr.isatty():
         print(
-            f"[{usage.prompt_tokens} prompt tokens, {usage.cached_tokens} of them cached; "
+            f"[{usage.prompt_tokens} prompt tokens, {usage.cached_tokens} of them cached"
+            f"{below_device(usage.cached_by_tier)}; "
             f"{usage.completion_tokens} made; {rest}]",
             file=sys.stderr,
         )

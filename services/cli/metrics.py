@@ -35,6 +35,19 @@ _PRESSURE = {
     "preemptions": "Running requests that had to give up their blocks.",
     "yielded_pins": "Pins ended before their time.",
     "refused_requests": "Requests that could never fit.",
+    "demoted_blocks": "Evicted blocks that went to a lower tier.",
+}
+_TIER_GAUGES = {
+    "used_blocks": "Blocks in the tier.",
+    "total_blocks": "Blocks that fit into the tier.",
+}
+_LOAD_BLOCK_S = "Measured seconds to read one block back; 0 before the first measurement."
+_TIER_COUNTERS = {
+    "stored_blocks": "Blocks written to the tier.",
+    "loaded_blocks": "Blocks read back from the tier.",
+    "evicted_blocks": "Blocks evicted from the tier.",
+    "dropped_blocks": "Blocks that were not worth being written to the tier, or had no room.",
+    "failed_blocks": "Writes and reads that failed.",
 }
 _TENANT_GAUGES = {
     "guaranteed_blocks": "Blocks that the tenant is guaranteed.",
@@ -44,6 +57,8 @@ _TENANT_GAUGES = {
     "pinned_blocks": "Blocks that are pinned.",
     "lent_blocks": "Blocks of the guarantee that others use now.",
     "waiting_requests": "Requests that wait.",
+    "host_blocks": "Blocks of the tenant in the host's memory.",
+    "disk_blocks": "Blocks of the tenant on disk.",
 }
 
 
@@ -78,6 +93,7 @@ class _StatusCollector(Collector):
     def collect(self) -> Iterator[Metric]:
         yield from _router_metrics(self._status)
         yield from _worker_metrics(self._status.workers)
+        yield from _tier_metrics(self._status.workers)
         yield from _tenant_metrics(self._status)
 
 
@@ -112,6 +128,25 @@ def _worker_metrics(workers: tuple[WorkerStatus, ...]) -> Iterator[Metric]:
         counter = CounterMetricFamily(f"stemcache_worker_{field.name}", _PRESSURE[field.name], labels=("worker",))
         for worker in workers:
             counter.add_metric((worker.worker_id,), getattr(worker.pressure, field.name))
+        yield counter
+
+
+def _tier_metrics(workers: tuple[WorkerStatus, ...]) -> Iterator[Metric]:
+    labels = ("worker", "tier")
+    tiers = [((worker.worker_id, tier.tier), tier) for worker in workers for tier in worker.tiers]
+    speed = GaugeMetricFamily("stemcache_tier_load_block_seconds", _LOAD_BLOCK_S, labels=labels)
+    for names, tier in tiers:
+        speed.add_metric(names, tier.load_block_s)
+    yield speed
+    for name, text in _TIER_GAUGES.items():
+        gauge = GaugeMetricFamily(f"stemcache_tier_{name}", text, labels=labels)
+        for names, tier in tiers:
+            gauge.add_metric(names, getattr(tier, name))
+        yield gauge
+    for name, text in _TIER_COUNTERS.items():
+        counter = CounterMetricFamily(f"stemcache_tier_{name}", text, labels=labels)
+        for names, tier in tiers:
+            counter.add_metric(names, getattr(tier, name))
         yield counter
 
 

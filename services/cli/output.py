@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 from services.client import ApiError
+from services.client.results import CachedByTier
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -53,3 +54,9 @@ def bytes_text(size_bytes: int) -> str:
         if size_bytes >= 1 << shift:
             return f"{size_bytes / (1 << shift):.1f} {unit}"
     return f"{size_bytes / (1 << 10):.1f} KiB"
+
+
+def below_device(tokens: CachedByTier) -> str:
+    """How many of the cached tokens lay in a lower tier, where any did."""
+    parts = ((tokens.host_tokens, "in host memory"), (tokens.disk_tokens, "on disk"))
+    return "".join(f", {number} {where}" for number, where in parts if number)

@@ -8,12 +8,13 @@ from dataclasses import fields
 from services.cli.connection import add_admin_flags, admin_client
 from services.cli.exit_codes import ExitCode
 from services.cli.output import print_json, print_table
-from services.client.admin_results import ClusterStatus, PressureStatus, TenantUse, WorkerStatus
+from services.client.admin_results import ClusterStatus, PressureStatus, TenantUse, TierStatus, WorkerStatus
 
 _HEADINGS = ("WORKER", "MODEL", "RUNNING", "WAITING", "BLOCKS USED", "PREFILL TOK/S", "ADDRESS")
-_PRESSURE = ("WORKER", "LENT BACK", "EVICTED", "STOPPED", "PREEMPTED", "PINS ENDED", "REFUSED")
+_PRESSURE = ("WORKER", "LENT BACK", "EVICTED", "STOPPED", "PREEMPTED", "PINS ENDED", "REFUSED", "DEMOTED")
 """In the order in which a worker resorts to them."""
-_USE = ("TENANT", "GUARANTEED", "MAX", "USED", "HELD", "PINNED", "LENT", "EVICTED", "WAITING")
+_USE = ("TENANT", "GUARANTEED", "MAX", "USED", "HELD", "PINNED", "LENT", "EVICTED", "WAITING", "HOST", "DISK")
+_TIERS = ("WORKER", "TIER", "BLOCKS USED", "WRITTEN", "READ BACK", "EVICTED", "NOT WORTH IT", "FAILED", "MS/BLOCK")
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -53,6 +54,10 @@ def _print(status: ClusterStatus) -> None:
     print_table(_HEADINGS, [_row(each) for each in status.workers])
     print("\nwhen blocks ran out, since each worker's start:")
     print_table(_PRESSURE, [(each.worker_id, *_pressure_cells(each.pressure)) for each in status.workers])
+    tiers = [_tier_row(worker.worker_id, tier) for worker in status.workers for tier in worker.tiers]
+    if tiers:
+        print("\ntiers below the device:")
+        print_table(_TIERS, tiers)
     uses = tenant_totals(status)
     if uses:
         print("\nblocks of tenants, all workers together:")
@@ -79,7 +84,15 @@ def _pressure_cells(pressure: PressureStatus) -> tuple[str, ...]:
 
 def _use_row(use: TenantUse) -> tuple[str, ...]:
     numbers = (use.guaranteed_blocks, use.max_blocks, use.used_blocks, use.held_blocks, use.pinned_blocks)
-    return (use.tenant, *map(str, (*numbers, use.lent_blocks, use.evicted_blocks, use.waiting_requests)))
+    more = (use.lent_blocks, use.evicted_blocks, use.waiting_requests, use.host_blocks, use.disk_blocks)
+    return (use.tenant, *map(str, (*numbers, *more)))
+
+
+def _tier_row(worker_id: str, tier: TierStatus) -> tuple[str, ...]:
+    blocks = f"{tier.used_blocks}/{tier.total_blocks}"
+    counts = (tier.stored_blocks, tier.loaded_blocks, tier.evicted_blocks, tier.dropped_blocks, tier.failed_blocks)
+    speed = f"{tier.load_block_s * 1000:.2f}" if tier.load_block_s else "-"
+    return (worker_id, tier.tier, blocks, *map(str, counts), speed)
 
 
 def _row(worker: WorkerStatus) -> tuple[str, ...]:

@@ -21,6 +21,7 @@ from services.client.admin_results import (
     TenantQuota,
     TenantUse,
     TierShare,
+    TierStatus,
     WorkerPurge,
     WorkerStatus,
 )
@@ -151,4 +152,5 @@ def _worker_of(message: pb.Worker) -> WorkerStatus:
         quota_generation=message.quota_generation,
         pressure=PressureStatus(*(getattr(message.pressure, each.name) for each in fields(PressureStatus))),
         tenants=tuple(TenantUse(*(getattr(use, each.name) for each in fields(TenantUse))) for use in message.tenants),
+        tiers=tuple(TierStatus(*(getattr(tier, each.name) for each in fields(TierStatus))) for tier in message.tiers),
     )

@@ -123,6 +123,8 @@ class PressureStatus:
     yielded_pins: int
     refused_requests: int
     """Requests that could never fit."""
+    demoted_blocks: int
+    """Of the evicted ones, those that went to a lower tier."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,6 +144,29 @@ class TenantUse:
     waiting_requests: int
     evicted_blocks: int
     """Since the worker started."""
+    host_blocks: int
+    """In the host's memory."""
+    disk_blocks: int
+
+
+@dataclass(frozen=True, slots=True)
+class TierStatus:
+    """A tier below the device; counts since the worker's start."""
+
+    tier: str
+    used_blocks: int
+    total_blocks: int
+    stored_blocks: int
+    """Written to it."""
+    loaded_blocks: int
+    """Read back to the device."""
+    evicted_blocks: int
+    dropped_blocks: int
+    """That were not worth being written to it, or had no room."""
+    failed_blocks: int
+    """Writes and reads that failed: torn or foreign bytes, a full disk."""
+    load_block_s: float
+    """Measured seconds to read one block back; 0 before the first measurement."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +192,8 @@ class WorkerStatus:
     pressure: PressureStatus
     tenants: tuple[TenantUse, ...]
     """Those that use most blocks, at most 64."""
+    tiers: tuple[TierStatus, ...]
+    """Below the device."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ import uuid
 from stemcache.v1 import cache_pb2 as pb
 
 from services.client.cache_results import BlocksByTier, CachedPrefix, Pin, Purged
-from services.client.messages import duration_message, policy_message, prompt_message
+from services.client.messages import by_tier_of, duration_message, policy_message, prompt_message
 from services.client.purge_scope import PurgeScope, fill_scope
 from services.client.requests import CacheHints, CacheMode, Prompt
 
@@ -63,7 +63,9 @@ def blocks_of(message: pb.BlocksByTier) -> BlocksByTier:
 
 def prefix_of(message: pb.LookupPrefixResponse) -> CachedPrefix:
     """The value of an answer to a lookup."""
-    return CachedPrefix(message.prompt_tokens, message.matched_tokens, message.matched_blocks)
+    return CachedPrefix(
+        message.prompt_tokens, message.matched_tokens, message.matched_blocks, by_tier_of(message.matched_by_tier)
+    )
 
 
 def pin_of(message: pb.Pin) -> Pin:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from services.client.results import CachedByTier
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +15,7 @@ class CachedPrefix:
     matched_tokens: int
     matched_blocks: int
     """Full blocks of them."""
+    matched_by_tier: CachedByTier = field(default_factory=CachedByTier)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,6 +10,7 @@ from stemcache.v1 import inference_pb2 as pb
 from cache_store.tokens import pack, unpack
 from services.client.requests import CacheHints, CacheMode, Chat, GenerationRequest, Prompt, Sampling, Tokens
 from services.client.results import (
+    CachedByTier,
     Completion,
     Delta,
     FinishReason,
@@ -162,7 +163,13 @@ def usage_of(message: pb.Usage) -> Usage:
         completion_tokens=message.completion_tokens,
         cached_tokens=message.cached_tokens,
         computed_tokens=message.computed_tokens,
+        cached_by_tier=by_tier_of(message.cached_by_tier),
     )
+
+
+def by_tier_of(message: pb.CachedByTier) -> CachedByTier:
+    """The value of reused tokens by tier."""
+    return CachedByTier(message.device_tokens, message.host_tokens, message.disk_tokens)
 
 
 def _timings_of(message: pb.Timings) -> Timings:

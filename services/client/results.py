@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 
 
@@ -19,6 +19,15 @@ class FinishReason(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
+class CachedByTier:
+    """Reused tokens by the tier where they lay."""
+
+    device_tokens: int = 0
+    host_tokens: int = 0
+    disk_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """Token counts."""
 
@@ -28,6 +37,7 @@ class Usage:
     """Prompt tokens whose keys and values were reused."""
     computed_tokens: int
     """Prompt tokens computed for this request."""
+    cached_by_tier: CachedByTier = field(default_factory=CachedByTier)
 
 
 @dataclass(frozen=True, slots=True)

@@ -116,10 +116,10 @@ class Attempt:
             raise ComputationError("the worker sent tokens before it said that it started")
         now_s = self._first_token_s = self._clock.monotonic_s()
         self._assignment.first_token(now_s)
-        self._job.record.add(FirstToken(self._admitted.cached_tokens))
+        self._job.record.add(FirstToken(self._admitted.cached))
         return Started(
             prompt_tokens=count(self._job.plan.prompt),
-            cached_tokens=self._admitted.cached_tokens,
+            cached=self._admitted.cached,
             worker_id=self._worker.worker_id,
             attempts=self._number,
             degraded=self._job.plan.degraded,

@@ -46,8 +46,9 @@ class CacheServicer(CacheServiceServicer):
         found = await self._prefixes.lookup(tenant, valid.prefix_spec(request), context.time_remaining())
         return pb.LookupPrefixResponse(
             prompt_tokens=found.prompt_tokens,
-            matched_tokens=found.matched_tokens,
+            matched_tokens=found.matched.total,
             matched_blocks=found.matched_blocks,
+            matched_by_tier=messages.cached_by_tier(found.matched),
         )
 
     @for_tenant

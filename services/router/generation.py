@@ -11,6 +11,7 @@ from enum import StrEnum
 from cache_store.errors import WorkerLostError
 from cache_store.registry import WorkerId
 from cache_store.tokens import PackedTokens
+from cache_store.usage import CachedTokens
 
 
 class CacheMode(StrEnum):
@@ -144,7 +145,7 @@ class Started:
     """The first token is there: the route will not change any more."""
 
     prompt_tokens: int
-    cached_tokens: int
+    cached: CachedTokens
     worker_id: WorkerId
     attempts: int
     degraded: bool

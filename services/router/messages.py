@@ -12,6 +12,7 @@ from stemcache.v1 import inference_pb2 as pb
 
 from cache_store.registry import WorkerRecord
 from cache_store.tokens import TOKEN_BYTES, count, part
+from cache_store.usage import CachedTokens
 from services.router import generation as g
 from services.router.block_counts import BlockCounts
 
@@ -86,9 +87,15 @@ def usage(started: g.Started, completion_tokens: int) -> pb.Usage:
     return pb.Usage(
         prompt_tokens=started.prompt_tokens,
         completion_tokens=completion_tokens,
-        cached_tokens=started.cached_tokens,
-        computed_tokens=started.prompt_tokens - started.cached_tokens,
+        cached_tokens=started.cached.total,
+        computed_tokens=started.prompt_tokens - started.cached.total,
+        cached_by_tier=cached_by_tier(started.cached),
     )
+
+
+def cached_by_tier(cached: CachedTokens) -> pb.CachedByTier:
+    """Reused tokens by tier."""
+    return pb.CachedByTier(device_tokens=cached.device, host_tokens=cached.host, disk_tokens=cached.disk)
 
 
 def timings(values: g.Timings) -> pb.Timings:

@@ -22,12 +22,13 @@ from cache_store.errors import DeadlineError, InvalidRequestError, PreconditionE
 from cache_store.index import Incarnation
 from cache_store.registry import PROTOCOL_VERSION, RENEW_S, WorkerRecord
 from cache_store.tokens import count
+from cache_store.usage import CachedTokens
 from services.router.generation import CacheMode, GenerationSpec
 from services.router.messages import timestamp
 from services.router.planning import Plan, Planner
 from services.router.registry_view import RegistryView
 from services.router.routing import WorkerView
-from services.router.worker_client import WorkerStub
+from services.router.worker_client import WorkerStub, cached_tokens
 from services.router.worker_questions import Answers, Ask, Questioner
 from services.tenants.model import Tenant
 
@@ -47,7 +48,7 @@ class Lookup:
     """The longest match on any worker."""
 
     prompt_tokens: int
-    matched_tokens: int
+    matched: CachedTokens
     matched_blocks: int
     """Full ones."""
 
@@ -84,9 +85,9 @@ class Prefixes:
         answers = await self._look_up(_best_first(named, plan.matched_tokens)[:MAX_ASKED], plan, timeout_s)
         if not answers.given:
             _raise_errors(answers, NOT_KNOWN)
-            return Lookup(count(plan.prompt), 0, 0)
-        worker, matched = max(answers.given, key=lambda given: given[1])
-        return Lookup(count(plan.prompt), matched, matched // worker.block_size)
+            return Lookup(count(plan.prompt), CachedTokens(), 0)
+        worker, matched = max(answers.given, key=lambda given: given[1].total)
+        return Lookup(count(plan.prompt), matched, matched.total // worker.block_size)
 
     async def pin(
         self, tenant: Tenant, spec: GenerationSpec, ttl_s: float, name: str, timeout_s: float | None
@@ -149,7 +150,7 @@ class Prefixes:
         return [view for view in views if view.record.kv_format in plan.domains and not view.record.draining]
 
     async def _holders(self, plan: Plan, timeout_s: float | None) -> list[WorkerRecord]:
-        """Workers with the longest match in full blocks.
+        """Workers with the longest match in full blocks on their device.
 
         The index may not have heard yet of what came or went: where nobody holds the whole prompt by it, or does not
         in truth, workers that it does not name are asked too.
@@ -157,24 +158,27 @@ class Prefixes:
         workers = _best_first([view.record for view in self._open_workers(plan)], plan.matched_tokens)
         whole = [worker for worker in workers if plan.matched_tokens.get(worker.incarnation, 0) >= _full(plan, worker)]
         others = [worker for worker in workers if worker not in whole]
-        answers: Answers[int] = Answers((), ())
+        answers: Answers[CachedTokens] = Answers((), ())
         for asked in (whole, others if plan.degraded else others[:MAX_ASKED]):
             answers += await self._look_up(asked, plan, timeout_s)
-            if any(matched >= min(_full(plan, worker), count(plan.prompt) - 1) for worker, matched in answers.given):
+            there = [(worker, matched.device) for worker, matched in answers.given]
+            if any(matched >= min(_full(plan, worker), count(plan.prompt) - 1) for worker, matched in there):
                 break
-        found = [(worker, matched // worker.block_size) for worker, matched in answers.given if matched]
+        found = [(worker, matched.device // worker.block_size) for worker, matched in answers.given if matched.device]
         if not found:
             _raise_errors(answers, NOT_KNOWN)
             raise PreconditionError(NOTHING_CACHED)
         most = max(num_blocks for _, num_blocks in found)
         return [worker for worker, num_blocks in found if num_blocks == most]
 
-    async def _look_up(self, workers: Sequence[WorkerRecord], plan: Plan, timeout_s: float | None) -> Answers[int]:
-        async def question(stub: WorkerStub, token: bytes, wait_s: float) -> int:
+    async def _look_up(
+        self, workers: Sequence[WorkerRecord], plan: Plan, timeout_s: float | None
+    ) -> Answers[CachedTokens]:
+        async def question(stub: WorkerStub, token: bytes, wait_s: float) -> CachedTokens:
             message = worker_pb2.LookupPrefixRequest(
                 protocol_version=PROTOCOL_VERSION, request_token=token, prompt=plan.prompt
             )
-            return (await stub.LookupPrefix(message, timeout=wait_s)).matched_tokens
+            return cached_tokens((await stub.LookupPrefix(message, timeout=wait_s)).matched_by_tier)
 
         return await self._ask(workers, plan, question, timeout_s)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from cache_store.usage import CachedTokens
 from services.router.generation import Timings
 from services.router.routing import RouteRule, RouteTerm
 
@@ -38,7 +39,7 @@ class Routed:
 class FirstToken:
     """The worker's answer began."""
 
-    cached_tokens: int
+    cached: CachedTokens
 
 
 @dataclass(frozen=True, slots=True)

@@ -29,7 +29,7 @@ class TokenMeter:
         """Something came from the worker."""
         if isinstance(event, Started):
             self._has_started = True
-            self._spend(event.prompt_tokens - event.cached_tokens - self._prompt)
+            self._spend(event.prompt_tokens - event.cached.total - self._prompt)
         elif isinstance(event, Piece):
             before = max(self.made, self._expected)
             self.made += count(event.tokens)

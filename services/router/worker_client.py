@@ -32,6 +32,7 @@ from cache_store.errors import (
 from cache_store.index import Incarnation
 from cache_store.registry import RENEW_S, WorkerRecord
 from cache_store.tokens import PackedTokens
+from cache_store.usage import CachedTokens
 from services.router.generation import FinishReason
 from services.router.statuses import DETAILS_KEY
 
@@ -60,7 +61,7 @@ _FINISH = {pb.FINISH_REASON_STOP: FinishReason.STOP, pb.FINISH_REASON_LENGTH: Fi
 class WorkerStarted:
     """Scheduled for the first time."""
 
-    cached_tokens: int
+    cached: CachedTokens
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,7 +241,7 @@ def _registered(connection: _Connection, call: _Call) -> Iterator[None]:
 def _event(message: worker_pb2.ExecuteResponse) -> WorkerEvent:
     match message.WhichOneof("event"):
         case "started":
-            return WorkerStarted(message.started.cached_tokens)
+            return WorkerStarted(cached_tokens(message.started.cached_by_tier))
         case "tokens":
             tokens = message.tokens
             return WorkerTokens(tokens.sample_index, PackedTokens(tokens.packed), _FINISH.get(tokens.finish_reason))
@@ -257,6 +258,11 @@ def _event(message: worker_pb2.ExecuteResponse) -> WorkerEvent:
                 recomputed_tokens=end.recomputed_tokens,
             )
     raise ComputationError("the worker sent an event of an unknown kind")
+
+
+def cached_tokens(message: pb.CachedByTier) -> CachedTokens:
+    """The value of reused tokens."""
+    return CachedTokens(message.device_tokens, message.host_tokens, message.disk_tokens)
 
 
 def _from_worker(error: grpc.aio.AioRpcError) -> StemcacheError:

@@ -17,6 +17,7 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from stemcache.admin.v1 import admin_pb2
 from stemcache.v1 import cache_pb2 as pb
 from stemcache.v1 import inference_pb2
+from stemcache.v1.inference_pb2 import CachedByTier
 
 from cache_store.domain import derive_domain
 from services.cli.exit_codes import ExitCode
@@ -80,10 +81,12 @@ async def cluster(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterat
 
 
 async def test_a_lookup_tells_what_the_next_request_reuses(cluster: Cluster) -> None:
-    assert await lookup(cluster.acme) == pb.LookupPrefixResponse(prompt_tokens=100)
+    assert await lookup(cluster.acme) == pb.LookupPrefixResponse(prompt_tokens=100, matched_by_tier=CachedByTier())
     await cluster.acme.generate(tokens_request(PROMPT))
     await until_matched(cluster.acme, 96)
-    assert await lookup(cluster.acme) == pb.LookupPrefixResponse(prompt_tokens=100, matched_tokens=96, matched_blocks=6)
+    assert await lookup(cluster.acme) == pb.LookupPrefixResponse(
+        prompt_tokens=100, matched_tokens=96, matched_blocks=6, matched_by_tier=CachedByTier(device_tokens=96)
+    )
     assert (await cluster.acme.generate(tokens_request(PROMPT))).usage.cached_tokens == 96
 
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 
 import pytest
 from hypothesis import strategies as st
-from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, multiple, rule
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, multiple, precondition, rule
 
 from cache_store.digest import Hasher, xxh3_128
 from cache_store.domain import Domain
@@ -23,6 +23,7 @@ from cache_store.tokens import common_prefix, pack, unpack
 from tests.support.block_mirror import BlockMirror
 from tests.support.engines import Bench, sampling
 from tests.support.fences import fenced_domain, make_fence
+from tests.support.manual_transfers import Fate, ManualMaker
 from tests.support.quotas import quota_tables
 from worker.digest_runner import INSTANT, Durations
 from worker.engine_config import EngineConfig
@@ -82,6 +83,8 @@ class EngineMachine(RuleBasedStateMachine):
         hasher=st.sampled_from([xxh3_128, xxh3_128, four_bits, constant]),
         durations=st.sampled_from([INSTANT, Durations(0.25, 0.01), Durations(4.0, 0.5)]),
         quotas=quota_tables(TENANTS),
+        num_lower=st.sampled_from([(0, 0), (4, 0), (12, 0), (4, 6), (10, 20)]),
+        transfer_s=st.sampled_from([0.0, 0.0, 0.1, 10.0]),
     )
     def start(
         self,
@@ -94,14 +97,30 @@ class EngineMachine(RuleBasedStateMachine):
         hasher: Hasher,
         durations: Durations,
         quotas: QuotaTable,
+        num_lower: tuple[int, int],
+        transfer_s: float,
     ) -> None:
+        num_host_blocks, num_disk_blocks = num_lower
+        self.mover = ManualMaker(num_disk_blocks, seconds=lambda _: transfer_s)
         config = EngineConfig(
             num_step_tokens=num_step_tokens,
             num_max_sequences=num_max_sequences,
             num_max_waiting=6,
             watermark=watermark,
         )
-        self.bench = Bench(num_blocks, block_size, window, VOCAB_SIZE, 40, config, hasher, durations)
+        self.bench = Bench(
+            num_blocks,
+            block_size,
+            window,
+            VOCAB_SIZE,
+            40,
+            config,
+            hasher,
+            durations,
+            num_host_blocks,
+            self.mover if any(num_lower) else None,
+        )
+        self.has_lower = any(num_lower)
         self.bench.engine.set_quotas(quotas)
         self.mirror = BlockMirror() if hasher is xxh3_128 else None
         self.epochs = dict.fromkeys(TENANTS, 0)
@@ -189,6 +208,19 @@ class EngineMachine(RuleBasedStateMachine):
     def unpin(self, place, length):
         self.bench.engine.pins.unpin(self._domain(place), PinId(str(length)))
 
+    @precondition(lambda self: self.has_lower)
+    @rule(data=st.data(), fate=st.sampled_from([Fate.OK, Fate.OK, Fate.OK, Fate.FAIL, Fate.TEAR]))
+    def end_transfer(self, data: st.DataObject, fate: Fate) -> None:
+        """Transfers end in any order, at any time between two steps, well or not."""
+        pending = self.mover.transfers.pending
+        if pending:
+            self.mover.transfers.end(data.draw(st.sampled_from(pending)), fate)
+
+    @precondition(lambda self: self.has_lower)
+    @rule()
+    def end_all_transfers(self) -> None:
+        self.mover.transfers.end_all()
+
     @rule(seconds=st.sampled_from([0.5, 20.0]))
     def wait(self, seconds: float) -> None:
         self.bench.clock.advance(seconds)
@@ -199,7 +231,9 @@ class EngineMachine(RuleBasedStateMachine):
         num_plans = len(self.bench.runner.plans)
         outputs = self.bench.step()
         has_ended_some = any(isinstance(output, Failed) for output in outputs)
-        assert len(self.bench.runner.plans) > num_plans or has_ended_some or not had_work, "a step without progress"
+        is_waiting = self.bench.engine.num_loading > 0
+        has_progress = len(self.bench.runner.plans) > num_plans or has_ended_some or is_waiting
+        assert has_progress or not had_work, "a step without progress"
         if self.mirror is not None:
             self.mirror.apply(self.bench.engine.drain_events())
             self.mirror.assert_equals(self.bench.engine.snapshot())
@@ -226,24 +260,31 @@ class EngineMachine(RuleBasedStateMachine):
         common = max((common_prefix(tokens, request.prompt) for tokens in shared), default=0)
         return min(common, len(unpack(request.prompt)) - 1)
 
+    def _run_to_the_end(self) -> None:
+        for _ in range(MOST_STEPS_TO_THE_END):
+            if self.has_lower:
+                self.mover.transfers.end_all()
+                self.bench.engine.poll()
+            if not self.bench.engine.has_work and not self.bench.engine.num_loading:
+                return
+            self._step()
+        raise AssertionError("somebody starves")
+
     def teardown(self) -> None:
         if not hasattr(self, "bench"):
             return
-        for _ in range(MOST_STEPS_TO_THE_END):
-            if not self.bench.engine.has_work:
-                break
-            self._step()
-        else:
-            raise AssertionError("somebody starves")
+        self._run_to_the_end()
         assert self.bench.engine.load().running_requests == 0
         assert self.bench.engine.load().waiting_requests == 0
         assert all(answer.has_ended for answer in self.bench.answers.values())
         for tenant in TENANTS:
             self.purge(tenant, everything=True)
-        while self.bench.engine.has_work:
-            self._step()
+        self._run_to_the_end()
         assert self.bench.written_slots() == set(), "bytes are left of what was purged"
         assert self.bench.engine.num_held_blocks == 0
+        assert all(tier.used_blocks == 0 for tier in self.bench.engine.load().tiers)
+        if self.has_lower:
+            assert not self.mover.transfers.disk, "blocks are left on disk of what was purged"
 
 
 TestEngine = EngineMachine.TestCase

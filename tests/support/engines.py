@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import defaultdict
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import count
 
 from cache_store.clock import ManualClock
@@ -14,6 +14,7 @@ from cache_store.domain import Domain
 from cache_store.errors import StemcacheError
 from cache_store.tokens import pack
 from cache_store.transfers import Transfers
+from cache_store.usage import CachedTokens
 from tests.support.domains import make_domain
 from worker.digest_rule import POISON, ExpectedSample, expected_output
 from worker.digest_runner import INSTANT, DigestRunner, Durations, digest_model
@@ -88,9 +89,12 @@ class RecordingRunner:
         self.plans.append(plan)
         if self.error is not None:
             error, self.error = self.error, None
+            self._inner.run(replace(plan, rows=()))  # what moves between tiers was carried out, or some of it
             raise error
         result = self._inner.run(plan)
         if self.failing_row is None:
+            return result
+        if not plan.rows:
             return result
         lost, self.failing_row = self.failing_row % len(plan.rows), None
         failure = RowFailure("injected")
@@ -102,6 +106,7 @@ class Answer:
     """What an engine said about one request so far."""
 
     cached_tokens: int | None = None
+    cached: CachedTokens | None = None
     tokens: dict[int, list[int]] = field(default_factory=lambda: defaultdict(list))
     finishes: dict[int, Finish] = field(default_factory=dict)
     finished: Finished | None = None
@@ -122,7 +127,8 @@ class Answer:
         match output:
             case Started():
                 assert self.cached_tokens is None, "started twice"
-                self.cached_tokens = output.cached_tokens
+                self.cached_tokens = output.cached.total
+                self.cached = output.cached
             case Generated():
                 assert self.cached_tokens is not None, "tokens before the start"
                 assert output.sample_index not in self.finishes, "tokens after a sample's end"
@@ -197,7 +203,7 @@ class Bench:
     def run_until_idle(self, max_steps: int = 10_000) -> None:
         """Steps until nothing is left to do."""
         for _ in range(max_steps):
-            if not self.engine.has_work:
+            if not self.engine.has_work and not self.engine.num_loading:
                 return
             self.step()
         raise AssertionError(f"the engine still works after {max_steps} steps")

@@ -18,6 +18,7 @@ from cache_store.limit_store import Exchange, LimitStoreUnavailableError, PlaceA
 from cache_store.memory_limits import MemoryLimitStore
 from cache_store.registry import WorkerId
 from cache_store.tokens import pack
+from cache_store.usage import CachedTokens
 from services.router.cluster_limits import ClusterLimits, TokenNeed
 from services.router.generation import Piece, Started, Timings
 from services.tenants.model import Tenant, TenantLimits, new_tenant
@@ -129,7 +130,7 @@ class LimitsBench:
                 self.most_in_flight[tenant.name] = max(self.most_in_flight[tenant.name], self.in_flight[tenant.name])
                 try:
                     await self.sleep(lasts_s / 2)
-                    meter.note(Started(uncached, 0, WorkerId("w"), 1, False, 0, 1, _NO_TIMINGS, 0.0))
+                    meter.note(Started(uncached, CachedTokens(), WorkerId("w"), 1, False, 0, 1, _NO_TIMINGS, 0.0))
                     self.spent.append(Spent(self.now_s, uncached))
                     for _ in range(made):
                         await self.sleep(lasts_s / 2 / made)

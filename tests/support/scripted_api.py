@@ -64,6 +64,7 @@ class ScriptedApi(rpc.InferenceServiceServicer, cache_pb2_grpc.CacheServiceServi
         self.requests.append(request)
         self._enter(context)
         usage = pb.Usage(prompt_tokens=5, completion_tokens=2, cached_tokens=3, computed_tokens=2)
+        usage.cached_by_tier.host_tokens = 3
         completion = pb.Completion(
             text="hi", token_ids=pb.TokenIds(packed=b"\x07\0\0\0\x08\0\0\0"), finish_reason=pb.FINISH_REASON_LENGTH
         )

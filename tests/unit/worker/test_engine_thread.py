@@ -14,7 +14,7 @@ from cache_store.errors import InvalidRequestError, UnavailableError, WorkerLost
 from cache_store.events import BlockChange, BlockEvent
 from cache_store.registry import MAX_TENANTS_TOLD
 from cache_store.tokens import pack
-from cache_store.usage import TenantUse
+from cache_store.usage import CachedTokens, TenantUse
 from tests.support.domains import make_domain
 from tests.support.scripted_engine import LOAD, ScriptedEngine
 from worker.engine_thread import TICK_S, EngineThread
@@ -32,7 +32,11 @@ def make_request(key: int) -> EngineRequest:
 
 def finish(key: int) -> tuple[EngineOutput, ...]:
     request = RequestKey(key)
-    return Started(request, 0), Generated(request, 0, (9,), Finish.LENGTH), Finished(request, 0.0, 0.0, 0.0, 0)
+    return (
+        Started(request, CachedTokens(0)),
+        Generated(request, 0, (9,), Finish.LENGTH),
+        Finished(request, 0.0, 0.0, 0.0, 0),
+    )
 
 
 class Harness:

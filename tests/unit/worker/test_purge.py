@@ -30,7 +30,7 @@ def test_a_purged_tenant_misses_and_another_hits_and_so_does_the_tenant_in_its_n
     for domain in (ACME, GLOBEX):
         bench.answer(PROMPT, domain=domain)
     assert purge(bench) == Dropped(device_blocks=6)
-    assert bench.engine.lookup(ACME, pack(PROMPT)) == 0
+    assert bench.engine.lookup(ACME, pack(PROMPT)).total == 0
     assert bench.answer(PROMPT, domain=ACME_NEW).cached_tokens == 0
     assert bench.answer(PROMPT, domain=ACME_NEW).cached_tokens == 16
     assert bench.answer(PROMPT, domain=GLOBEX).cached_tokens == 16
@@ -41,10 +41,10 @@ def test_a_purged_partition_or_model_takes_no_other_with_it() -> None:
     for domain in (ACME, ACME_PARTITION):
         bench.answer(PROMPT, domain=domain)
     assert purge(bench, make_fence("acme", partitions={"p": 1})).device_blocks == 6
-    assert bench.engine.lookup(ACME_PARTITION, pack(PROMPT)) == 0
-    assert bench.engine.lookup(ACME, pack(PROMPT)) == 16
+    assert bench.engine.lookup(ACME_PARTITION, pack(PROMPT)).total == 0
+    assert bench.engine.lookup(ACME, pack(PROMPT)).total == 16
     assert purge(bench, make_fence("acme", partitions={"p": 1}, model=1)).device_blocks == 6
-    assert bench.engine.lookup(ACME, pack(PROMPT)) == 0
+    assert bench.engine.lookup(ACME, pack(PROMPT)).total == 0
 
 
 def test_a_deleted_tenant_has_nothing_left() -> None:
@@ -52,7 +52,7 @@ def test_a_deleted_tenant_has_nothing_left() -> None:
     for domain in (ACME, ACME_PARTITION, GLOBEX):
         bench.answer(PROMPT, domain=domain)
     assert bench.engine.purge({ACME.tenant: None}).device_blocks == 12
-    assert bench.engine.lookup(GLOBEX, pack(PROMPT)) == 16
+    assert bench.engine.lookup(GLOBEX, pack(PROMPT)).total == 16
     assert [use.tenant for use in bench.engine.usage()] == [GLOBEX.tenant]
 
 
@@ -62,7 +62,7 @@ def test_the_same_fence_again_drops_nothing() -> None:
     purge(bench)
     bench.answer(PROMPT, domain=ACME_NEW)
     assert purge(bench) == Dropped()
-    assert bench.engine.lookup(ACME_NEW, pack(PROMPT)) == 16
+    assert bench.engine.lookup(ACME_NEW, pack(PROMPT)).total == 16
 
 
 def test_an_idle_engine_works_until_the_bytes_are_gone() -> None:

@@ -20,6 +20,7 @@ from cache_store.fence_document import sign_notice
 from cache_store.index import Incarnation
 from cache_store.registry import PROTOCOL_VERSION
 from cache_store.scrubs import Dropped
+from cache_store.usage import CachedTokens
 from tests.support.fences import make_fence
 from tests.support.scripted_engine import ScriptedEngine
 from tests.support.worker_host import CLUSTER_KEY, WorkerClient, digest_domain
@@ -129,7 +130,7 @@ async def test_what_was_made_before_a_failure_arrives_and_its_status_follows() -
     engine = ScriptedEngine()
     script(
         engine,
-        lambda: (Started(KEY, 3), Generated(KEY, 0, (5, 6), None)),
+        lambda: (Started(KEY, CachedTokens(3)), Generated(KEY, 0, (5, 6), None)),
         lambda: (Failed(KEY, UnavailableError("why", 2.0)),),
     )
     async with serving(engine) as (client, _):
@@ -145,7 +146,7 @@ async def test_what_was_made_before_a_failure_arrives_and_its_status_follows() -
 async def test_times_and_preemptions_are_passed_on() -> None:
     engine = ScriptedEngine()
     end = Finished(KEY, 0.25, 0.5, 1.125, 2, preempted_s=0.375, recompute_s=0.125, recomputed_tokens=7, swap_s=0.75)
-    script(engine, lambda: (Started(KEY, 0), Generated(KEY, 0, (5,), Finish.STOP), end))
+    script(engine, lambda: (Started(KEY, CachedTokens(0)), Generated(KEY, 0, (5,), Finish.STOP), end))
     async with serving(engine) as (client, _):
         finished = (await client.execute(ACME, [1, 2, 3, 4])).finished
     assert finished is not None
@@ -170,7 +171,7 @@ async def test_a_caller_that_reads_nothing_is_let_go() -> None:
         time.sleep(0.002)
         return (Generated(KEY, 0, many, None),)
 
-    script(engine, lambda: (Started(KEY, 0),), endless)
+    script(engine, lambda: (Started(KEY, CachedTokens(0)),), endless)
     async with serving(engine, write_timeout_s=0.3) as (client, servicer):
         call = client.call(client.message(ACME, [1, 2, 3, 4]), timeout_s=60)
         await call.read()
@@ -181,7 +182,7 @@ async def test_a_caller_that_reads_nothing_is_let_go() -> None:
 
 async def test_a_fault_of_the_edge_is_an_internal_error_without_words() -> None:
     engine = ScriptedEngine()
-    script(engine, lambda: (Started(KEY, -1),))  # no such number of tokens can be written
+    script(engine, lambda: (Started(KEY, CachedTokens(-1)),))  # no such number of tokens can be written
     async with serving(engine) as (client, servicer):
         with pytest.raises(grpc.aio.AioRpcError) as raised:
             await client.execute(ACME, [1, 2, 3, 4])

@@ -87,6 +87,7 @@ def test_generate_json_gives_all_fields(api: ScriptedApi, capsys: Capture) -> No
         "completion_tokens": 2,
         "cached_tokens": 3,
         "computed_tokens": 2,
+        "cached_by_tier": {"device_tokens": 0, "host_tokens": 3, "disk_tokens": 0},
     }
     assert document["completions"][0]["token_ids"] == [7, 8]
     assert document["route"]["worker_id"] == "worker-0"
@@ -259,12 +260,15 @@ class TestAdmin:
         for name, used in (("worker-0", 3), ("worker-1", 4)):
             worker = self.admin.status.workers.add(worker_id=name, quota_generation=3)
             worker.pressure.lent_back_blocks, worker.pressure.preemptions = 11, 12
+            worker.pressure.demoted_blocks = 13
+            worker.tiers.add(tier="host", used_blocks=7, total_blocks=9, stored_blocks=5, load_block_s=0.000_25)
             worker.tenants.add(tenant="acme", guaranteed_blocks=10, max_blocks=20, used_blocks=used, waiting_requests=1)
         self.admin.status.workers[1].quota_generation = 2
         assert main(["status", *self.at]) == ExitCode.OK
         rows = [line.split() for line in capsys.readouterr().out.splitlines()]
-        assert ["worker-0", "11", "0", "0", "12", "0", "0"] in rows
-        assert ["acme", "20", "40", "7", "0", "0", "0", "0", "2"] in rows
+        assert ["worker-0", "11", "0", "0", "12", "0", "0", "13"] in rows
+        assert ["worker-0", "host", "7/9", "5", "0", "0", "0", "0", "0.25"] in rows
+        assert ["acme", "20", "40", "7", "0", "0", "0", "0", "2", "0", "0"] in rows
         assert ["worker-1", "has", "the", "quotas", "of", "generation", "2", "so", "far"] in rows
         main(["status", "--json", *self.at])
         document = json.loads(capsys.readouterr().out)

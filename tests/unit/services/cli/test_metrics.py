@@ -11,7 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from services.cli.exit_codes import ExitCode
 from services.cli.main import main
 from services.cli.metrics import MAX_TENANTS, OTHER, metrics_text
-from services.client.admin_results import ClusterStatus, PressureStatus, TenantUse, WorkerStatus
+from services.client.admin_results import ClusterStatus, PressureStatus, TenantUse, TierStatus, WorkerStatus
 from tests.support.scripted_admin import ScriptedAdmin
 
 USE = TenantUse(
@@ -24,6 +24,8 @@ USE = TenantUse(
     lent_blocks=6,
     waiting_requests=7,
     evicted_blocks=8,
+    host_blocks=9,
+    disk_blocks=10,
 )
 WORKER = WorkerStatus(
     worker_id="worker-0",
@@ -40,8 +42,9 @@ WORKER = WorkerStatus(
     max_num_sequences=6,
     prefill_tokens_per_s=7.5,
     quota_generation=8,
-    pressure=PressureStatus(11, 12, 13, 14, 15, 16),
+    pressure=PressureStatus(11, 12, 13, 14, 15, 16, 17),
     tenants=(USE,),
+    tiers=(TierStatus("host", 21, 22, 23, 24, 25, 26, 27, 0.5),),
 )
 STATUS = ClusterStatus("9.9", True, 1.5, 10, (WORKER,), (), 17)
 
@@ -73,6 +76,9 @@ def samples(status: ClusterStatus) -> dict[tuple[str, str, str], float]:
         ("stemcache_worker_preemptions_total", "worker-0", "", 14),
         ("stemcache_worker_yielded_pins_total", "worker-0", "", 15),
         ("stemcache_worker_refused_requests_total", "worker-0", "", 16),
+        ("stemcache_worker_demoted_blocks_total", "worker-0", "", 17),
+        ("stemcache_tenant_host_blocks", "worker-0", "acme", 9),
+        ("stemcache_tenant_disk_blocks", "worker-0", "acme", 10),
         ("stemcache_tenant_guaranteed_blocks", "worker-0", "acme", 1),
         ("stemcache_tenant_lent_blocks", "worker-0", "acme", 6),
         ("stemcache_tenant_evicted_blocks_total", "worker-0", "acme", 8),
@@ -80,6 +86,25 @@ def samples(status: ClusterStatus) -> dict[tuple[str, str, str], float]:
 )
 def test_everything_of_a_status_has_its_sample(name: str, worker: str, tenant: str, value: float) -> None:
     assert samples(STATUS)[(name, worker, tenant)] == value
+
+
+def test_tiers_have_their_samples() -> None:
+    found = {
+        sample.name: sample.value
+        for family in text_string_to_metric_families(metrics_text(STATUS))
+        for sample in family.samples
+        if sample.labels.get("tier") == "host"
+    }
+    assert found == {
+        "stemcache_tier_used_blocks": 21,
+        "stemcache_tier_total_blocks": 22,
+        "stemcache_tier_stored_blocks_total": 23,
+        "stemcache_tier_loaded_blocks_total": 24,
+        "stemcache_tier_evicted_blocks_total": 25,
+        "stemcache_tier_dropped_blocks_total": 26,
+        "stemcache_tier_failed_blocks_total": 27,
+        "stemcache_tier_load_block_seconds": 0.5,
+    }
 
 
 def test_all_names_begin_alike() -> None:

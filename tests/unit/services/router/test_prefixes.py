@@ -58,7 +58,9 @@ class ScriptedWorker:
 
     async def LookupPrefix(self, message: Any, timeout: float) -> Any:  # noqa: N802
         self._enter("lookup")
-        return worker_pb2.LookupPrefixResponse(matched_tokens=self.holds)
+        return worker_pb2.LookupPrefixResponse(
+            matched_tokens=self.holds, matched_by_tier=inference_pb2.CachedByTier(device_tokens=self.holds)
+        )
 
     async def PinPrefix(self, message: Any, timeout: float) -> Any:  # noqa: N802
         self._enter("pin")
@@ -134,7 +136,7 @@ async def test_a_lookup_asks_whom_the_index_names_and_believes_the_worker(bench:
     await bench.add("b", ScriptedWorker(holds=70), promised=64)
     unnamed = await bench.add("c", ScriptedWorker(holds=96))
     found = await bench.prefixes.lookup(ACME, SPEC, None)
-    assert (found.prompt_tokens, found.matched_tokens, found.matched_blocks) == (100, 70, 4)
+    assert (found.prompt_tokens, found.matched.total, found.matched_blocks) == (100, 70, 4)
     assert unnamed.asked == []
 
 
@@ -142,7 +144,7 @@ async def test_a_lookup_leaves_out_who_takes_no_requests(bench: Bench) -> None:
     draining = await bench.add("a", ScriptedWorker(holds=96), promised=96, draining=True)
     suspected = await bench.add("b", ScriptedWorker(holds=96), promised=96)
     bench.view.suspect(worker_record("b").incarnation)
-    assert (await bench.prefixes.lookup(ACME, SPEC, None)).matched_tokens == 0
+    assert (await bench.prefixes.lookup(ACME, SPEC, None)).matched.total == 0
     assert draining.asked == suspected.asked == []
 
 
@@ -151,7 +153,7 @@ async def test_a_lookup_is_whole_where_one_answered_and_none_where_nobody_did(be
     with pytest.raises(UnavailableError, match="1 of 1 workers"):
         await bench.prefixes.lookup(ACME, SPEC, None)
     await bench.add("b", ScriptedWorker(holds=64), promised=64)
-    assert (await bench.prefixes.lookup(ACME, SPEC, None)).matched_tokens == 64
+    assert (await bench.prefixes.lookup(ACME, SPEC, None)).matched.total == 64
     assert lost.asked == ["lookup", "lookup"]
 
 
@@ -225,7 +227,7 @@ async def test_without_the_index_all_are_asked() -> None:
     for number in range(2 * MAX_ASKED):
         await bench.add(f"w{number:02}", ScriptedWorker(holds=96 if number == 2 * MAX_ASKED - 1 else 0))
     assert (await bench.pin()).num_blocks == 6
-    assert (await bench.prefixes.lookup(ACME, SPEC, None)).matched_tokens == 0
+    assert (await bench.prefixes.lookup(ACME, SPEC, None)).matched.total == 0
 
 
 async def test_a_list_is_merged_by_id_and_in_the_order_of_ends(bench: Bench) -> None:

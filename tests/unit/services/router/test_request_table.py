@@ -18,6 +18,7 @@ from cache_store.errors import (
 )
 from cache_store.registry import WorkerId
 from cache_store.tokens import pack
+from cache_store.usage import CachedTokens
 from services.router.generation import Finished, FinishReason, GenerationEvent, Piece, Started, Timings
 from services.router.limits import Concurrency
 from services.router.progress import Progress
@@ -26,7 +27,7 @@ from services.router.results import KeptResults, ResultBounds, ResultKey
 
 ACME, GLOBEX = TenantId("acme"), TenantId("globex")
 TIMINGS = Timings(0.0, 0.0, 0.0, 0.0, 0.0, 0)
-STARTED = Started(4, 0, WorkerId("w"), 1, False, 7, 1, TIMINGS, 1_000.0)
+STARTED = Started(4, CachedTokens(), WorkerId("w"), 1, False, 7, 1, TIMINGS, 1_000.0)
 
 
 def piece(token: int, finish: FinishReason | None = None) -> Piece:

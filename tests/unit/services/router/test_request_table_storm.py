@@ -15,13 +15,14 @@ from cache_store.domain import TenantId
 from cache_store.errors import AlreadyExistsError, LimitExceededError, StemcacheError, UnavailableError, WorkerLostError
 from cache_store.registry import WorkerId
 from cache_store.tokens import pack
+from cache_store.usage import CachedTokens
 from services.router.generation import Finished, FinishReason, GenerationEvent, Piece, Started, Timings
 from services.router.limits import Concurrency
 from services.router.request_table import Call, RequestTable
 from services.router.results import KeptResults, ResultBounds
 
 TIMINGS = Timings(0.0, 0.0, 0.0, 0.0, 0.0, 0)
-STARTED = Started(4, 0, WorkerId("w"), 1, False, 7, 1, TIMINGS, 1_000.0)
+STARTED = Started(4, CachedTokens(), WorkerId("w"), 1, False, 7, 1, TIMINGS, 1_000.0)
 GRACE_S = 0.002
 TENANTS = [TenantId("acme"), TenantId("globex")]
 

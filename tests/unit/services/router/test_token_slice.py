@@ -11,6 +11,7 @@ from cache_store.errors import DeadlineError, UnavailableError
 from cache_store.limit_store import TokenAsk, TokenGrant
 from cache_store.registry import WorkerId
 from cache_store.tokens import pack
+from cache_store.usage import CachedTokens
 from services.router.generation import Piece, Started, Timings
 from services.router.token_meter import TokenMeter
 from services.router.token_slice import IDLE_S, MAX_CLOSED_S, TokenSlice
@@ -105,7 +106,7 @@ TIMINGS = Timings(0.0, 0.0, 0.0, 0.0, 0.0, 0)
 
 
 def started(prompt: int, cached: int) -> Started:
-    return Started(prompt, cached, WorkerId("w"), 1, False, 0, 1, TIMINGS, 0.0)
+    return Started(prompt, CachedTokens(cached), WorkerId("w"), 1, False, 0, 1, TIMINGS, 0.0)
 
 
 def piece(num_tokens: int) -> Piece:

@@ -1,0 +1,190 @@
+"""Blocks on their way back to the device, and the sequences that wait for them.
+
+A waiting sequence that would start now, and of whose prompt a lower tier holds more than the device, gets that first,
+where loading is faster than computing (`worker/swap_cost.py`). It waits meanwhile and holds nothing: its *swap-in*
+holds the device's part of the prompt, the blocks that are filled and their sources, until every load of it has been
+reported. Then what came whole is committed like computed blocks and let go of, and the sequence is tried again. So
+holds of swap-ins end by themselves, whatever becomes of the sequence. Nobody else waits for them. Owned by the engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterator
+from collections.abc import Sequence as Items
+from dataclasses import dataclass, field
+from itertools import takewhile
+
+from cache_store.block_pool import BlockPool
+from cache_store.clock import Clock
+from cache_store.domain import Domain
+from cache_store.lower_block import LowerBlock
+from cache_store.lower_tiers import LowerTiers
+from cache_store.prefix_tree import Block
+from cache_store.tokens import PackedTokens, part
+from cache_store.transfers import Load, TransferId, TransferResult
+from worker.sequence import Sequence, SwapIn
+from worker.swap_cost import SwapCost
+
+MAX_SWAP_INS = 2
+"""Swap-ins that a sequence waits for before it starts: what it loaded may be gone before there is room for it."""
+
+
+@dataclass(slots=True, eq=False)
+class _Load:
+    swap_in: _OwnedSwapIn
+    number: int
+    """Of the block in the swap-in."""
+
+
+@dataclass(slots=True, eq=False)
+class _OwnedSwapIn:
+    """A swap-in and what it holds."""
+
+    domain: Domain
+    state: SwapIn
+    held: tuple[Block, ...]
+    """The device's part of the prompt, which the blocks follow."""
+    blocks: tuple[Block, ...]
+    sources: tuple[LowerBlock, ...]
+    tokens: PackedTokens
+    """Of the blocks."""
+    num_running: int
+    failed: set[int] = field(default_factory=set)
+    is_void: bool = False
+    """Its domain was purged meanwhile: nothing of it may be used."""
+
+
+class Swap:
+    """All swap-ins of one engine."""
+
+    def __init__(self, pool: BlockPool, lower: LowerTiers, block_size: int, cost: SwapCost, clock: Clock) -> None:
+        self._pool = pool
+        self._lower = lower
+        self._block_size = block_size
+        self._cost = cost
+        self._clock = clock
+        self._running: dict[TransferId, _Load] = {}
+        self._by_source: dict[LowerBlock, _OwnedSwapIn] = {}
+        self._loads: list[Load] = []
+        """For the next plan."""
+
+    @property
+    def num_running(self) -> int:
+        """Loads that have not ended."""
+        return len(self._running)
+
+    @property
+    def held(self) -> Iterator[Block]:
+        """Blocks that swap-ins hold, each as often as it is held."""
+        for swap_in in {load.swap_in: None for load in self._running.values()}:
+            yield from swap_in.held
+            yield from swap_in.blocks
+
+    def find(self, sequence: Sequence, blocks: Items[Block]) -> tuple[LowerBlock, ...]:
+        """What lower tiers hold of a sequence's prompt after the device's `blocks`, without its last token."""
+        owner = sequence.owner
+        return self._lower.find(owner.domain, blocks, sequence.prefix, sequence.num_tokens - 1)
+
+    def begin(
+        self, sequence: Sequence, blocks: tuple[Block, ...], allocate: Callable[[int], tuple[Block, ...]]
+    ) -> bool:
+        """Brings back what lower tiers hold of the prompt of a sequence that could start, after the device's `blocks`.
+
+        Takes over the caller's hold of `blocks`. False, and nothing has changed, where nothing is worth it.
+        """
+        if sequence.num_swap_ins >= MAX_SWAP_INS:
+            return False
+        found = self.find(sequence, blocks)
+        if not found:
+            return False
+        running = self._by_source.get(found[0])
+        if running is not None:  # for another sequence: nothing is loaded twice
+            self._pool.release(blocks)
+            sequence.wait_for(running.state, self._clock.monotonic_s())
+            return True
+        sources = self._worthwhile(sequence, found)
+        if sources:
+            self._begin(sequence, blocks, sources, allocate)
+        return bool(sources)
+
+    @property
+    def has_loads(self) -> bool:
+        """Whether the next plan starts some."""
+        return bool(self._loads)
+
+    def drain(self) -> tuple[Load, ...]:
+        """Loads for the next plan."""
+        loads, self._loads = tuple(self._loads), []
+        return loads
+
+    def take(self, result: TransferResult) -> None:
+        """A transfer has ended: a load, or a spill of the lower tiers."""
+        load = self._running.pop(result.id, None)
+        if load is None:
+            self._lower.finish_spill(result)
+            return
+        swap_in, source = load.swap_in, load.swap_in.sources[load.number]
+        if result.ok:
+            self._lower.note_loaded(source, result.seconds)
+        else:
+            swap_in.failed.add(load.number)
+        swap_in.num_running -= 1
+        if swap_in.num_running == 0:
+            self._end(swap_in)
+
+    def purge(self, roots: Container[bytes]) -> None:
+        """Nothing that is on its way for the domains of these roots is used."""
+        for load in self._running.values():
+            load.swap_in.is_void = load.swap_in.is_void or load.swap_in.domain.root in roots
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError where the books do not agree."""
+        swap_ins = {load.swap_in: None for load in self._running.values()}
+        assert sum(each.num_running for each in swap_ins) == len(self._running)
+        assert set(self._by_source.values()) == set(swap_ins)
+        assert len(self._by_source) == sum(len(each.sources) for each in swap_ins), "a block is loaded twice"
+        for each in swap_ins:
+            assert each.state.end_s is None
+            assert all(block.ref_count > 0 and block.root == each.domain.root for block in (*each.held, *each.blocks))
+
+    def _worthwhile(self, sequence: Sequence, found: tuple[LowerBlock, ...]) -> tuple[LowerBlock, ...]:
+        sources = tuple(takewhile(lambda source: source not in self._by_source, found))
+        if self._pool.quotas.of(sequence.owner.domain.tenant).share(self._pool.kind).is_strict:
+            return sources  # what others do to the measured speeds changes nothing for it
+        return sources[: self._cost.num_worthwhile(sources, self._block_size, len(self._running))]
+
+    def _begin(
+        self,
+        sequence: Sequence,
+        held: tuple[Block, ...],
+        sources: tuple[LowerBlock, ...],
+        allocate: Callable[[int], tuple[Block, ...]],
+    ) -> None:
+        self._lower.hold(sources)  # before there is room for them on the device, which others may have to leave
+        blocks = allocate(len(sources))
+        state = SwapIn(len(held), tuple(source.tier for source in sources))
+        first = len(held) * self._block_size
+        tokens = part(sequence.prefix, first, first + len(blocks) * self._block_size)
+        swap_in = _OwnedSwapIn(sequence.owner.domain, state, held, blocks, sources, tokens, len(blocks))
+        for number, (source, block) in enumerate(zip(sources, blocks, strict=True)):
+            identifier = self._lower.new_transfer()
+            self._loads.append(Load(identifier, source.name, source.host_slot, block.slots))
+            self._running[identifier] = _Load(swap_in, number)
+            self._by_source[source] = swap_in
+        sequence.wait_for(state, self._clock.monotonic_s())
+
+    def _end(self, swap_in: _OwnedSwapIn) -> None:
+        """All its loads have ended: commits what came whole and lets go of everything."""
+        blocks = swap_in.blocks
+        for source in swap_in.sources:
+            del self._by_source[source]
+        self._lower.let_go(swap_in.sources)
+        for number in sorted(swap_in.failed, reverse=True):
+            self._lower.lose(swap_in.sources[number])
+        num_whole = 0 if swap_in.is_void else min(swap_in.failed, default=len(blocks))
+        parent = swap_in.held[-1] if swap_in.held else None
+        tokens = part(swap_in.tokens, 0, num_whole * self._block_size)
+        standing = self._pool.commit(swap_in.domain, parent, blocks[:num_whole], tokens)
+        self._pool.release(blocks[num_whole:])
+        self._pool.release((*swap_in.held, *standing))
+        swap_in.state.end(num_whole, self._clock.monotonic_s())
