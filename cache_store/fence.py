@@ -37,8 +37,8 @@ class Mark:
     """Random, never reused."""
 
 
-FenceOrder = tuple[int, int]
-"""Of two states of a tenant's fence the greater is the newer one."""
+FenceOrder = tuple[int, Epoch, int]
+"""Of two states of a tenant's fence the greater is the newer one. Joining control data never makes it smaller."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,8 +53,8 @@ class Fence:
 
     @property
     def order(self) -> FenceOrder:
-        """Rotations, then purges in the epoch."""
-        return (self.epoch_number, sum(mark.number for mark in self.marks.values()))
+        """Rotations, then the epoch (two stores may have rotated once each), then purges in it."""
+        return (self.epoch_number, self.epoch, sum(mark.number for mark in self.marks.values()))
 
     def epoch_of(self, partition: ScopeName, model: ScopeName) -> Epoch:
         """Epoch of the domains of a partition and model."""

@@ -19,7 +19,7 @@ from cache_store.index import Incarnation
 TOKEN_VERSION = 2
 TOKEN_LIFETIME_S = 15.0
 _MAC_BYTES = 32
-_NUM_FIELDS = 14
+_NUM_FIELDS = 15
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,7 @@ def _claims(fields: tuple[object, ...]) -> RequestClaims:
             str(incarnation),
             int(expires_ms),
             int(rotations),
+            str(order_epoch),
             int(purges),
             int(generation),
         ) if len(fields) == _NUM_FIELDS:
@@ -108,7 +109,7 @@ def _claims(fields: tuple[object, ...]) -> RequestClaims:
                 model=ScopeName(model),
                 tenant_epoch=Epoch(tenant_epoch),
             )
-            order = (rotations, purges)
+            order = (rotations, Epoch(order_epoch), purges)
             return RequestClaims(domain, request_id, Incarnation(incarnation), expires_ms / 1000, order, generation)
     raise UnauthenticatedError("the request token has other fields than this build expects")
 

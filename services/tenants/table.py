@@ -176,9 +176,9 @@ def _join_tenant(a: Tenant | None, b: Tenant | None) -> Tenant:
     )
 
 
-def _epoch_order(tenant: Tenant) -> tuple[int, float, Epoch, bytes]:
-    """Orders different epochs in some way, the same at every router: first by rotations."""
-    return (tenant.epoch_number, tenant.epoch_unix_s, tenant.epoch, tenant.secret)
+def _epoch_order(tenant: Tenant) -> tuple[int, Epoch, float, bytes]:
+    """Orders different epochs as `Fence.order` does: by rotations, then in some way that is the same everywhere."""
+    return (tenant.epoch_number, tenant.epoch, tenant.epoch_unix_s, tenant.secret)
 
 
 def _join_key(a: ApiKey | None, b: ApiKey | None) -> ApiKey:

@@ -16,6 +16,7 @@ class Mutant(NamedTuple):
     test: str
 
 
+FENCE = "tests/unit/cache_store/test_fence.py"
 FILES = "tests/unit/cache_store/test_block_files.py"
 POOL = "tests/unit/cache_store/test_block_pool.py"
 PARITY = "tests/unit/worker/torch_runner/test_parity.py"
@@ -315,5 +316,45 @@ MUTANTS = (
         "        except BaseException:\n            self._give_back(domain, name, incoming)\n            raise",
         "        except KeyboardInterrupt:\n            self._give_back(domain, name, incoming)\n            raise",
         f"{FILES}::test_a_write_that_the_system_ends_halfway_leaves_nothing",
+    ),
+    Mutant(
+        "purge-in-the-other-store",
+        "of two stores of one epoch the purges of one are lost when they are joined",
+        "services/tenants/table.py",
+        "marks=joined_marks(a.marks, b.marks) if _epoch_order(a) == _epoch_order(b) else newer.marks",
+        "marks=newer.marks",
+        "tests/property/test_tenants.py::test_nothing_that_was_ended_lives_after_a_join",
+    ),
+    Mutant(
+        "model-mark",
+        "two purges of a model make the same domains",
+        "cache_store/fence.py",
+        'model_mark.value if model_mark else "",',
+        '"",',
+        f"{FENCE}::test_each_purge_makes_other_domains",
+    ),
+    Mutant(
+        "same-order",
+        "of two fences of one order the other one's domains are admitted",
+        "cache_store/fence.py",
+        "order > self.order or",
+        "order >= self.order or",
+        f"{FENCE}::test_of_two_fences_of_one_order_the_other_ones_domains_are_not_admitted",
+    ),
+    Mutant(
+        "forged-notice",
+        "a notice of a purge is taken whoever signed it",
+        "cache_store/fence_document.py",
+        "if not hmac.compare_digest(mac, _mac(cluster_key, body)):",
+        "if not mac:",
+        f"{FENCE}::test_a_notice_that_was_not_signed_under_the_clusters_key_is_refused",
+    ),
+    Mutant(
+        "plan-that-waited",
+        "a request that waited while its partition was purged asks for what was purged",
+        "services/router/planning.py",
+        "if known.tenant.fence == plan.known.tenant.fence:",
+        "if known.tenant.id == plan.known.tenant.id:",
+        "tests/unit/services/router/test_planning.py::test_a_plan_that_waited_asks_for_the_new_domain",
     ),
 )

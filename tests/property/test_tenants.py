@@ -115,7 +115,7 @@ def epochs_of(tenant: Tenant) -> dict[tuple[str, str], Epoch]:
 @st.composite
 def histories(draw: st.DrawFn) -> tuple[ControlTable, ControlTable, ControlTable]:
     """A common past and two futures of it, as of a store that was rolled back and written on."""
-    past = applied(table_of([], [], []), draw(ops), "past")
+    past = applied(table_of([], [], []), [Op("add", 0), Op("add", 1), *draw(ops)], "past")
     return past, applied(past, draw(ops), "left"), applied(past, draw(ops), "right")
 
 

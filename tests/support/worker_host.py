@@ -13,7 +13,7 @@ import grpc
 from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
 
 from cache_store.clock import SystemClock
-from cache_store.domain import Domain, FormatDigest
+from cache_store.domain import Domain, Epoch, FormatDigest
 from cache_store.fence import FenceOrder
 from cache_store.index import Incarnation
 from cache_store.registry import PROTOCOL_VERSION, WorkerId
@@ -31,6 +31,8 @@ CLUSTER_KEY = b"k" * 32
 
 DIGEST_FORMAT: FormatDigest = digest_model().kv_format.digest()
 """KV format of the token-digest runner."""
+
+FIRST_ORDER: FenceOrder = (0, Epoch(""), 0)
 
 
 def digest_domain(tenant: str = "acme", partition: str = "", epoch: str = "e1") -> Domain:
@@ -103,7 +105,7 @@ class WorkerClient:
         domain: Domain,
         lifetime_s: float = TOKEN_LIFETIME_S,
         incarnation: Incarnation | None = None,
-        fence_order: FenceOrder = (0, 0),
+        fence_order: FenceOrder = FIRST_ORDER,
         control_generation: int = 1,
     ) -> bytes:
         """A signed token of a fresh request; its router knew control data of that generation."""

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import pytest
 
+from cache_store.domain import Epoch
 from cache_store.encoding import encode
 from cache_store.errors import UnauthenticatedError, VersionError
 from cache_store.index import Incarnation
@@ -10,7 +11,7 @@ from tests.support.domains import make_domain
 
 KEY = b"k" * 32
 LIFE = Incarnation("0" * 32)
-CLAIMS = RequestClaims(make_domain("acme", "π\x00:"), "request-1", LIFE, 100.5, (3, 4), 17)
+CLAIMS = RequestClaims(make_domain("acme", "π\x00:"), "request-1", LIFE, 100.5, (3, Epoch("e"), 4), 17)
 
 
 def test_claims_come_back() -> None:

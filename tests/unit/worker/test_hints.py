@@ -9,7 +9,7 @@ from google.protobuf.duration_pb2 import Duration
 from stemcache.worker.v1 import worker_pb2
 
 from cache_store.clock import ManualClock
-from cache_store.domain import Domain
+from cache_store.domain import Domain, Epoch
 from cache_store.errors import InvalidRequestError
 from cache_store.events import BlockChange
 from cache_store.index import Incarnation
@@ -27,7 +27,7 @@ def routed(domain: Domain = ACME, **hints: object) -> EngineRequest:
         prompt=pack([1, 2]), sampling=worker_pb2.TokenSampling(top_p=1.0, max_tokens=1, n=1)
     )
     message.MergeFrom(worker_pb2.ExecuteRequest(**hints))  # type: ignore[arg-type] - fields of the message
-    claims = RequestClaims(domain, "r", Incarnation("1" * 32), ManualClock().unix_s(), (0, 0), 1)
+    claims = RequestClaims(domain, "r", Incarnation("1" * 32), ManualClock().unix_s(), (0, Epoch(""), 0), 1)
     return to_engine(message, claims, RequestKey(1), digest_model())
 
 

@@ -177,7 +177,7 @@ async def test_seeds_are_assigned_and_differ(bench: Bench) -> None:
     assert all(0 <= seed < 2**64 for seed in seeds)
 
 
-async def test_a_plan_that_waited_while_its_partition_was_purged_asks_for_the_new_domain(bench: Bench) -> None:
+async def test_a_plan_that_waited_asks_for_the_new_domain(bench: Bench) -> None:
     await bench.workers(worker_record("a"))
     bench.directory.install(ControlState(None, table_of([ACME], [], [])))
     plan = await bench.planner.plan(ACME, spec(partition="p"))

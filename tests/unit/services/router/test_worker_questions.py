@@ -96,7 +96,7 @@ async def test_each_worker_gets_a_token_of_its_own(pool: WorkerPool) -> None:
     assert [worker.worker_id for worker, _ in answers.given] == ["w0", "w1"]
     for worker, listing in zip(workers, listings, strict=True):
         claims = verify(KEY, listing.tokens[0], worker.incarnation, SystemClock().unix_s())
-        assert (claims.domain, claims.fence_order, claims.control_generation) == (ACME, (3, 0), 17)
+        assert (claims.domain, claims.fence_order, claims.control_generation) == (ACME, KNOWN.tenant.fence.order, 17)
 
 
 async def test_a_late_worker_is_an_error_beside_the_answers_of_others(pool: WorkerPool) -> None:
