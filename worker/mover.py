@@ -47,6 +47,10 @@ class DiskFiles(Protocol):
         """
         ...
 
+    def prefetch(self, names: Sequence[BlockName]) -> None:
+        """Blocks that will be read soon, there or not. Returns at once."""
+        ...
+
     def remove(self, name: BlockName) -> None:
         """Forgets a block, there or not."""
         ...

@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import structlog
 
 from cache_store.block_name import BlockName
@@ -212,6 +213,7 @@ class BackgroundTransfers:
 
     def _load_all(self) -> None:
         while loads := self._loads.take():
+            self._expect(self._loads.fresh())
             for load in loads:
                 if not self._closing.is_set():  # `close` tells the others
                     self._end(load.id, partial(self._load, load))
@@ -220,10 +222,21 @@ class BackgroundTransfers:
         if load.host_slot is not None:
             self._copier.load(load.host_slot, load.slots)
         elif self._disk is not None:
-            self._disk.files.read_into(load.name, self._read_buffer)
-            self._copier.fill(self._read_buffer, load.slots)
+            self._read(self._disk.files, load)
         else:
             raise PreconditionError("a block is to be read from a disk that is not there")
+
+    def _read(self, files: DiskFiles, load: Load) -> None:
+        try:
+            files.read_into(load.name, self._read_buffer)
+            self._copier.fill(self._read_buffer, load.slots)
+        finally:
+            _wipe(self._read_buffer)
+
+    def _expect(self, loads: Iterable[Load]) -> None:
+        """The disk fetches what is behind those that are read first."""
+        if self._disk is not None:
+            self._disk.files.prefetch([load.name for load in loads if load.host_slot is None])
 
     def _write_all(self, files: DiskFiles) -> None:
         while (item := self._writes.get()) is not None:
@@ -232,6 +245,7 @@ class BackgroundTransfers:
             match item:
                 case _Write():
                     self._end(item.id, partial(files.write, item.name, item.buffer))
+                    _wipe(item.buffer)
                     self._buffers.put(item.buffer)
                 case _Remove():
                     files.remove(item.name)
@@ -250,3 +264,8 @@ class BackgroundTransfers:
                 _log.warning("transfer_failed", error=type(error).__name__)
         self._is_failing = not ok
         self._results.end(transfer, ok, self._clock.monotonic_s() - started_s)
+
+
+def _wipe(buffer: bytearray) -> None:
+    """Buffers are used for all domains: they keep nothing of a block, which may be purged."""
+    np.frombuffer(buffer, dtype=np.uint8).fill(0)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import OrderedDict, deque
-from collections.abc import Iterable
+from collections.abc import Sequence
 
 from cache_store.transfers import Load
 
@@ -19,14 +19,16 @@ class LoadTurns:
         """`num_each`: most loads of a turn."""
         self._num_each = num_each
         self._waiting: OrderedDict[bytes, deque[Load]] = OrderedDict()
+        self._fresh: list[Load] = []
         self._is_closed = False
         self._changed = threading.Condition()
 
-    def put(self, loads: Iterable[Load]) -> None:
+    def put(self, loads: Sequence[Load]) -> None:
         """They go to the end of their domains' queues; a domain without one comes last."""
         with self._changed:
             for load in loads:
                 self._waiting.setdefault(load.name.root, deque()).append(load)
+            self._fresh += loads
             self._changed.notify()
 
     def take(self) -> list[Load]:
@@ -40,6 +42,12 @@ class LoadTurns:
             if waiting:
                 self._waiting[root] = waiting
             return taken
+
+    def fresh(self) -> list[Load]:
+        """Those that were put since the last call, whether they were taken or not."""
+        with self._changed:
+            fresh, self._fresh = self._fresh, []
+            return fresh
 
     def close(self) -> None:
         """Nothing is given out any more."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 
 from cache_store.block_name import BlockName
 from cache_store.errors import NotStoredError
@@ -39,6 +40,9 @@ class MemoryDisk:
         if name not in self.blocks:
             raise NotStoredError("there is no such block")
         target[:] = self.blocks[name]
+
+    def prefetch(self, names: Sequence[BlockName]) -> None:
+        """What is in memory is near already."""
 
     def remove(self, name: BlockName) -> None:
         self._note("remove", name)
