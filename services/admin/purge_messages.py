@@ -28,4 +28,5 @@ def _worker_message(answer: WorkerAnswer) -> pb.WorkerPurge:
         purged_blocks=blocks_by_tier(given.purged) if given else None,
         held_blocks=given.held_blocks if given else 0,
         error=answer.error,
+        counts_pending=given is not None and not given.is_counted,
     )

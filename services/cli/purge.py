@@ -29,6 +29,8 @@ def scope_of(args: argparse.Namespace) -> PurgeScope:
 def print_purged(purged: Purged) -> None:
     """What a tenant is told."""
     print(f"purged {_blocks_text(purged.purged_blocks)}; {purged.acknowledged_workers} workers have forgotten it")
+    if purged.uncounted_workers:
+        print(f"{purged.uncounted_workers} of them are in the middle of a step: what they had is not counted")
     if purged.pending_workers:
         print(f"{purged.pending_workers} workers did not answer: they forget it before they serve the tenant again")
     print(f"complete everywhere at {date_text(purged.complete_unix_s)} at the latest")
@@ -50,12 +52,9 @@ def _row(worker: WorkerPurge) -> tuple[str, ...]:
     blocks = worker.purged_blocks
     counts = (blocks.device, blocks.host, blocks.disk, worker.held_blocks)
     state = "forgotten" if worker.acknowledged else "pending"
-    return (
-        worker.worker_id,
-        worker.incarnation[:8],
-        state,
-        *(str(each) if worker.acknowledged else "" for each in counts),
-    )
+    is_counted = worker.acknowledged and not worker.counts_pending
+    cells = [str(each) for each in counts] if is_counted else ["?"] * len(counts)
+    return (worker.worker_id, worker.incarnation[:8], state, *cells)
 
 
 def _blocks_text(blocks: BlocksByTier) -> str:

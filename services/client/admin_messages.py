@@ -79,6 +79,7 @@ def receipt_of(message: pb.PurgeReceipt) -> PurgeReceipt:
                 purged_blocks=blocks_of(each.purged_blocks),
                 held_blocks=each.held_blocks,
                 error=each.error,
+                counts_pending=each.counts_pending,
             )
             for each in message.workers
         ),

@@ -80,6 +80,8 @@ class WorkerPurge:
     """Of them, those that running requests still use."""
     error: str
     """Why it did not acknowledge."""
+    counts_pending: bool
+    """Whether it acknowledged in the middle of a long step: the counts are not known."""
 
 
 @dataclass(frozen=True, slots=True)

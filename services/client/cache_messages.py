@@ -53,6 +53,7 @@ def purged_of(message: pb.PurgeCacheResponse) -> Purged:
         pending_workers=message.pending_workers,
         purged_blocks=blocks_of(message.purged_blocks),
         complete_unix_s=message.complete_time.ToNanoseconds() / 1e9,
+        uncounted_workers=message.uncounted_workers,
     )
 
 

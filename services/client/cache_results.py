@@ -46,6 +46,8 @@ class Purged:
     """Of the workers that acknowledged."""
     complete_unix_s: float
     """When it is complete everywhere, also where nobody could be reached."""
+    uncounted_workers: int
+    """Of those that acknowledged, the ones in the middle of a long step: their blocks are not counted."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -100,6 +100,7 @@ class CacheServicer(CacheServiceServicer):
             pending_workers=receipt.num_pending,
             purged_blocks=messages.blocks_by_tier(receipt.purged),
             complete_time=messages.timestamp(receipt.complete_unix_s),
+            uncounted_workers=receipt.num_uncounted,
         )
 
 

@@ -27,11 +27,13 @@ WAIT_S = 0.7
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement:
-    """What a worker had of it."""
+    """Nothing of it can be reached at the worker any more; what it had of it."""
 
     purged: BlockCounts
     held_blocks: int
     """Of them, blocks that running requests still use."""
+    is_counted: bool
+    """False in the middle of a long step: the counts are 0, and it is dropped when the step ends."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,6 +74,5 @@ class PurgeNotices:
             return WorkerAnswer(worker.worker_id, worker.incarnation, None, "another incarnation answered")
         blocks = response.purged_blocks
         purged = BlockCounts(blocks.device_blocks, blocks.host_blocks, blocks.disk_blocks)
-        return WorkerAnswer(
-            worker.worker_id, worker.incarnation, Acknowledgement(purged, response.held_blocks), error=""
-        )
+        given = Acknowledgement(purged, response.held_blocks, is_counted=not response.counts_pending)
+        return WorkerAnswer(worker.worker_id, worker.incarnation, given, error="")

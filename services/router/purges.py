@@ -53,6 +53,11 @@ class PurgeReceipt:
         return sum(answer.acknowledgement is not None for answer in self.workers)
 
     @property
+    def num_uncounted(self) -> int:
+        """Of those that acknowledged, the ones that could not tell yet what they had of it."""
+        return sum(each.acknowledgement is not None and not each.acknowledgement.is_counted for each in self.workers)
+
+    @property
     def num_pending(self) -> int:
         """Workers that did not answer."""
         return len(self.workers) - self.num_acknowledged

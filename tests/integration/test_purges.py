@@ -82,6 +82,14 @@ async def test_a_worker_that_does_not_acknowledge_is_pending_with_its_reason(ben
     assert (receipt.num_acknowledged, receipt.num_pending, receipt.purged.host) == (1, 3, 3)
 
 
+async def test_a_worker_in_the_middle_of_a_step_acknowledges_without_counts(bench: PurgeBench) -> None:
+    async with scripted_workers("busy", "acknowledges") as (records, _):
+        await bench.see(*records)
+        receipt = await bench.purges.purge(tenant(bench.control).id, EVERYTHING)
+    assert (receipt.num_acknowledged, receipt.num_uncounted, receipt.num_pending) == (2, 1, 0)
+    assert receipt.purged.device == 5
+
+
 async def test_a_worker_that_is_not_there_does_not_hold_up_a_purge(bench: PurgeBench) -> None:
     async with scripted_workers("acknowledges") as (records, _):
         await bench.see(*records)

@@ -32,7 +32,8 @@ KEY = b"k" * 32
 
 
 class ScriptedPurge(worker_pb2_grpc.WorkerServiceServicer):
-    """Acknowledges, unless `how` is "hangs" or "refuses"; "restarted" answers as another incarnation."""
+    """Acknowledges, unless `how` is "hangs" or "refuses"; "restarted" answers as another incarnation, "busy" cannot
+    count yet."""
 
     def __init__(self, name: str, how: str = "acknowledges") -> None:
         self.name = name
@@ -46,6 +47,8 @@ class ScriptedPurge(worker_pb2_grpc.WorkerServiceServicer):
         if self.how == "refuses":
             await context.abort(grpc.StatusCode.INTERNAL, "secret words of the worker")
         self.notices.append(verify_notice(KEY, request.fence))
+        if self.how == "busy":
+            return worker_pb2.PurgeResponse(incarnation=self.name, counts_pending=True)
         return worker_pb2.PurgeResponse(
             incarnation="another" if self.how == "restarted" else self.name,
             purged_blocks=cache_pb2.BlocksByTier(device_blocks=5, host_blocks=3, disk_blocks=2),

@@ -10,7 +10,7 @@ from stemcache.v1 import cache_pb2
 
 
 def receipt() -> pb.PurgeReceipt:
-    """Of two workers, one of which did not answer."""
+    """Of three workers: one did not answer, one could not count."""
     made = pb.PurgeReceipt(control_generation=7)
     made.purge_time.FromSeconds(1_700_000_000)
     made.complete_time.FromSeconds(1_700_000_010)
@@ -22,6 +22,7 @@ def receipt() -> pb.PurgeReceipt:
         held_blocks=1,
     )
     made.workers.add(worker_id="worker-1", incarnation="b" * 32, error="the worker is gone")
+    made.workers.add(worker_id="worker-2", incarnation="c" * 32, acknowledged=True, counts_pending=True)
     return made
 
 

@@ -143,7 +143,7 @@ class ScriptedApi(rpc.InferenceServiceServicer, cache_pb2_grpc.CacheServiceServi
     ) -> cache_pb2.PurgeCacheResponse:
         self.cache_requests.append(request)
         self._enter(context)
-        response = cache_pb2.PurgeCacheResponse(acknowledged_workers=2, pending_workers=1)
+        response = cache_pb2.PurgeCacheResponse(acknowledged_workers=2, pending_workers=1, uncounted_workers=1)
         response.purge_time.FromSeconds(1_700_000_000)
         response.complete_time.FromSeconds(1_700_000_010)
         response.purged_blocks.MergeFrom(cache_pb2.BlocksByTier(device_blocks=5, host_blocks=3, disk_blocks=2))

@@ -429,10 +429,15 @@ class PurgeCacheResponse(_message.Message):
     PENDING_WORKERS_FIELD_NUMBER: _builtins.int
     PURGED_BLOCKS_FIELD_NUMBER: _builtins.int
     COMPLETE_TIME_FIELD_NUMBER: _builtins.int
+    UNCOUNTED_WORKERS_FIELD_NUMBER: _builtins.int
     acknowledged_workers: _builtins.int
     """Workers that have forgotten it."""
     pending_workers: _builtins.int
     """Workers that did not answer: they forget it before they serve the tenant again."""
+    uncounted_workers: _builtins.int
+    """Of acknowledged_workers, those in the middle of a long step: purged_blocks lacks what they had, which they forget
+    after it. Nothing can reach it meanwhile.
+    """
     @_builtins.property
     def purge_time(self) -> _timestamp_pb2.Timestamp:
         """From then on requests that reach this router cannot reuse what was there."""
@@ -455,10 +460,11 @@ class PurgeCacheResponse(_message.Message):
         pending_workers: _builtins.int = ...,
         purged_blocks: Global___BlocksByTier | None = ...,
         complete_time: _timestamp_pb2.Timestamp | None = ...,
+        uncounted_workers: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["complete_time", b"complete_time", "purge_time", b"purge_time", "purged_blocks", b"purged_blocks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged_workers", b"acknowledged_workers", "complete_time", b"complete_time", "pending_workers", b"pending_workers", "purge_time", b"purge_time", "purged_blocks", b"purged_blocks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged_workers", b"acknowledged_workers", "complete_time", b"complete_time", "pending_workers", b"pending_workers", "purge_time", b"purge_time", "purged_blocks", b"purged_blocks", "uncounted_workers", b"uncounted_workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -746,6 +746,7 @@ class WorkerPurge(_message.Message):
     PURGED_BLOCKS_FIELD_NUMBER: _builtins.int
     HELD_BLOCKS_FIELD_NUMBER: _builtins.int
     ERROR_FIELD_NUMBER: _builtins.int
+    COUNTS_PENDING_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """Stable name."""
     incarnation: _builtins.str
@@ -756,6 +757,8 @@ class WorkerPurge(_message.Message):
     """Of them, blocks whose bytes running requests still use: overwritten when those end."""
     error: _builtins.str
     """Why it did not acknowledge; empty where it did."""
+    counts_pending: _builtins.bool
+    """Whether it acknowledged in the middle of a long step: nothing can reach what was purged, and the counts are not known."""
     @_builtins.property
     def purged_blocks(self) -> _cache_pb2.BlocksByTier:
         """What it had of it."""
@@ -769,10 +772,11 @@ class WorkerPurge(_message.Message):
         purged_blocks: _cache_pb2.BlocksByTier | None = ...,
         held_blocks: _builtins.int = ...,
         error: _builtins.str = ...,
+        counts_pending: _builtins.bool = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["purged_blocks", b"purged_blocks"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "error", b"error", "held_blocks", b"held_blocks", "incarnation", b"incarnation", "purged_blocks", b"purged_blocks", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["acknowledged", b"acknowledged", "counts_pending", b"counts_pending", "error", b"error", "held_blocks", b"held_blocks", "incarnation", b"incarnation", "purged_blocks", b"purged_blocks", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -74,6 +74,7 @@ def test_purge(api: ScriptedApi, capsys: Capture, flags: tuple[str, ...], messag
     assert api.cache_requests == [message]
     assert capsys.readouterr().out.splitlines() == [
         "purged 10 blocks (5 device, 3 host, 2 disk); 2 workers have forgotten it",
+        "1 of them are in the middle of a step: what they had is not counted",
         "1 workers did not answer: they forget it before they serve the tenant again",
         "complete everywhere at 2023-11-14 22:13:30Z at the latest",
     ]

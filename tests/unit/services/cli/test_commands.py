@@ -220,9 +220,10 @@ class TestAdmin:
         assert [each.partition for each in self.admin.purges] == ["p"]
         lines = capsys.readouterr().out.splitlines()
         assert lines[1].split() == ["worker-0", "aaaaaaaa", "forgotten", "5", "3", "2", "1"]
-        assert lines[2].split() == ["worker-1", "bbbbbbbb", "pending"]
-        assert "the worker is gone" in lines[3]
-        assert lines[4] == "control generation 7, complete everywhere at 2023-11-14 22:13:30Z at the latest"
+        assert lines[2].split() == ["worker-1", "bbbbbbbb", "pending", "?", "?", "?", "?"]
+        assert lines[3].split() == ["worker-2", "cccccccc", "forgotten", "?", "?", "?", "?"]
+        assert "the worker is gone" in lines[4]
+        assert lines[5] == "control generation 7, complete everywhere at 2023-11-14 22:13:30Z at the latest"
 
     def test_a_purge_names_one_scope(self, capsys: Capture) -> None:
         for flags in ((), ("--everything", "--model", "m")):

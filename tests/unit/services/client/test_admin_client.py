@@ -23,8 +23,9 @@ RECEIPT = PurgeReceipt(
     1_700_000_000,
     7,
     (
-        WorkerPurge("worker-0", "a" * 32, True, BlocksByTier(5, 3, 2), 1, ""),
-        WorkerPurge("worker-1", "b" * 32, False, BlocksByTier(0, 0, 0), 0, "the worker is gone"),
+        WorkerPurge("worker-0", "a" * 32, True, BlocksByTier(5, 3, 2), 1, "", False),
+        WorkerPurge("worker-1", "b" * 32, False, BlocksByTier(0, 0, 0), 0, "the worker is gone", False),
+        WorkerPurge("worker-2", "c" * 32, True, BlocksByTier(0, 0, 0), 0, "", True),
     ),
     1_700_000_010,
 )

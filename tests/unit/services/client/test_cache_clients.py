@@ -47,7 +47,7 @@ async def test_all_calls_by_asyncio(api: ScriptedApi) -> None:
     _check_requests(api)
 
 
-PURGED = Purged(1_700_000_000, 2, 1, BlocksByTier(5, 3, 2), 1_700_000_010)
+PURGED = Purged(1_700_000_000, 2, 1, BlocksByTier(5, 3, 2), 1_700_000_010, 1)
 SCOPES = [
     (PurgeEverything(), pb.PurgeCacheRequest(everything=True)),
     (PurgePartition(""), pb.PurgeCacheRequest(partition="")),
