@@ -81,8 +81,7 @@ class Flight:
     @property
     def is_on(self) -> bool:
         """Whether waiting still makes sense."""
-        leader = self.leader
-        return leader.id == self.sequence and leader.num_committed < self.num_blocks and leader.owner.may_commit
+        return self.leader.id == self.sequence and self.leader.num_committed < self.num_blocks
 
 
 class SwapIn:

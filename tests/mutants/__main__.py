@@ -15,7 +15,9 @@ import tempfile
 from pathlib import Path
 
 from tests.mutants.catalogue import MUTANTS, Mutant
+from tests.mutants.purges import PURGES
 
+ALL = (*MUTANTS, *PURGES)
 ROOT = Path(__file__).parents[2]
 TESTS_FAILED = 1
 """pytest's exit status where tests ran and failed; other non-zero ones mean that nothing was proven."""
@@ -75,12 +77,12 @@ def judge(tree: Path, mutant: Mutant, green: set[str]) -> str | None:
 def main() -> int:
     """Runs the mutants named on the command line, or all."""
     parser = argparse.ArgumentParser(prog="python -m tests.mutants", description=__doc__)
-    parser.add_argument("names", nargs="*", help=", ".join(mutant.name for mutant in MUTANTS))
+    parser.add_argument("names", nargs="*", help=", ".join(mutant.name for mutant in ALL))
     wanted = parser.parse_args().names
-    unknown = set(wanted) - {mutant.name for mutant in MUTANTS}
+    unknown = set(wanted) - {mutant.name for mutant in ALL}
     if unknown:
         parser.error(f"unknown: {', '.join(sorted(unknown))}")
-    chosen = [mutant for mutant in MUTANTS if not wanted or mutant.name in wanted]
+    chosen = [mutant for mutant in ALL if not wanted or mutant.name in wanted]
     num_missed = 0
     green: set[str] = set()
     with tempfile.TemporaryDirectory(prefix="stemcache-mutants-") as folder:
