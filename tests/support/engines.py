@@ -60,7 +60,7 @@ def sampling(
 
 
 class RecordingRunner:
-    """Passes steps on and keeps their plans. The next step raises `error` or loses the row `failing_row`, if set."""
+    """Passes steps on and keeps their plans. The next with rows raises `error` or loses the row `failing_row`, if set."""
 
     def __init__(self, inner: Runner) -> None:
         self._inner = inner
@@ -87,7 +87,7 @@ class RecordingRunner:
 
     def run(self, plan: StepPlan) -> StepResult:
         self.plans.append(plan)
-        if self.error is not None:
+        if self.error is not None and plan.rows:
             error, self.error = self.error, None
             self._inner.run(replace(plan, rows=()))  # what moves between tiers was carried out, or some of it
             raise error

@@ -117,6 +117,11 @@ class ManualTransfers:
     def pending_spills(self) -> tuple[Spill, ...]:
         return tuple(each.spill for each in self._pending.values() if isinstance(each, PendingSpill))
 
+    def written_slots(self) -> set[int]:
+        """Host slots in which anything but poison stands: ones in all bits."""
+        poison = b"\xff" * self.copier.block_bytes
+        return {slot for slot in range(self.num_host_blocks) if self._read(slot) != poison}
+
     def end(self, transfer: TransferId, fate: Fate = Fate.OK) -> None:
         """Ends one transfer, in any order."""
         assert fate is not Fate.LATER, "an end"
