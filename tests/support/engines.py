@@ -60,7 +60,7 @@ def sampling(
 
 
 class RecordingRunner:
-    """Passes steps on and keeps their plans. The next with rows raises `error` or loses the row `failing_row`, if set."""
+    """Passes steps on and keeps their plans. The next with rows raises `error` or loses `failing_row`, if set."""
 
     def __init__(self, inner: Runner) -> None:
         self._inner = inner
