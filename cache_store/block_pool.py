@@ -58,7 +58,7 @@ class BlockPool:
         self._ledger = Ledger(TierKind.DEVICE, num_blocks, policy, watch_rules)
         self._unused = [Block((slot,) * len(geometry.groups)) for slot in range(num_blocks - 1, -1, -1)]
         self._blocks = tuple(self._unused)
-        self.scrubs = Scrubs(geometry.bytes_per_block)
+        self.scrubs = Scrubs(geometry.bytes_per_block, num_blocks)
         """What is to be scrubbed beside what `allocate` says."""
         self._next_uid = 0
         self._events = EventLog()

@@ -19,8 +19,11 @@ _NOBODY = b"dropped"
 MAX_ROOTS = 65_536
 """Dropped domains that are remembered; beyond it only those of which blocks are held."""
 
-MAX_BLOCKS_PER_PLAN = 4_096
-MAX_BYTES_PER_PLAN = 128 * 1024 * 1024
+MAX_BLOCKS_PER_PLAN = 1_024
+BYTES_PER_PLAN = 32 * 1024 * 1024
+"""About 10 ms of a CPU."""
+NUM_PLANS = 512
+"""In which a whole pool is scrubbed, where that is more for each: large pools lie on fast devices."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,8 +50,9 @@ class Scrubs:
 
     __slots__ = ("_queue", "num_per_plan", "roots")
 
-    def __init__(self, bytes_per_block: int) -> None:
-        self.num_per_plan = max(1, min(MAX_BLOCKS_PER_PLAN, MAX_BYTES_PER_PLAN // max(1, bytes_per_block)))
+    def __init__(self, bytes_per_block: int, num_blocks: int) -> None:
+        num_wanted = max(1, BYTES_PER_PLAN // max(1, bytes_per_block), num_blocks // NUM_PLANS)
+        self.num_per_plan = min(MAX_BLOCKS_PER_PLAN, num_wanted)
         """Blocks to scrub with one plan, so that nobody's step gets long by it."""
         self._queue: list[Block] = []
         """Those that were given away meanwhile count no more."""

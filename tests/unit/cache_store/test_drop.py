@@ -7,7 +7,7 @@ from cache_store.clock import ManualClock
 from cache_store.domain import Domain
 from cache_store.events import BlockChange
 from cache_store.prefix_tree import Block
-from cache_store.scrubs import Dropped
+from cache_store.scrubs import BYTES_PER_PLAN, MAX_BLOCKS_PER_PLAN, NUM_PLANS, Dropped, Scrubs
 from cache_store.tiers import Granted
 from cache_store.tokens import PackedTokens, pack
 from tests.support.domains import make_domain
@@ -65,6 +65,13 @@ def test_the_slots_of_what_nobody_holds_are_scrubbed_once_a_part_at_a_time() -> 
     granted = pool.allocate(GLOBEX, 8)
     assert isinstance(granted, Granted)
     assert granted.scrubs == (), "they hold nobody's bytes"
+
+
+def test_with_one_plan_no_more_is_scrubbed_than_a_step_can_bear() -> None:
+    assert Scrubs(bytes_per_block=BYTES_PER_PLAN // 8, num_blocks=100).num_per_plan == 8
+    assert Scrubs(bytes_per_block=2 * BYTES_PER_PLAN, num_blocks=100).num_per_plan == 1
+    assert Scrubs(bytes_per_block=BYTES_PER_PLAN, num_blocks=100 * NUM_PLANS).num_per_plan == 100
+    assert Scrubs(bytes_per_block=1, num_blocks=10_000_000).num_per_plan == MAX_BLOCKS_PER_PLAN
 
 
 def test_what_is_given_away_before_it_is_scrubbed_is_scrubbed_by_whoever_gets_it() -> None:

@@ -66,9 +66,9 @@ def test_the_same_fence_again_drops_nothing() -> None:
 
 
 def test_an_idle_engine_works_until_the_bytes_are_gone() -> None:
-    bench = Bench(num_blocks=2 * MAX_BLOCKS_PER_PLAN + 16, max_model_len=4_096)
+    bench = Bench(num_blocks=2 * MAX_BLOCKS_PER_PLAN + 16, max_model_len=2_048)
     for start in range(6):
-        bench.answer([start, *[0] * 4_000], sampling(max_tokens=1), domain=ACME)
+        bench.answer([start, *[0] * 1_000], sampling(max_tokens=1), domain=ACME)
     bench.answer(PROMPT, domain=GLOBEX)
     before = bench.written_slots()
     num_plans = len(bench.runner.plans)
