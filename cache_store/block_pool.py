@@ -66,7 +66,14 @@ class BlockPool:
         self.lower: LowerTiers | None = None
         """The tiers below, if there are any."""
         if sizes != DEVICE_ONLY:
-            self.lower = LowerTiers(sizes, geometry.block_size, clock, self._ledger, self._events)
+            self.lower = LowerTiers(
+                sizes,
+                geometry.block_size,
+                clock,
+                self._ledger,
+                self._events,
+                bare=lambda block: self._evictions.watch(block),
+            )
         self._evictions = Evictions(clock, self._tree, self._ledger, self._unused, self._events, self.lower)
 
     @property
@@ -274,9 +281,9 @@ class BlockPool:
 
     def expire(self) -> None:
         """Drops what nobody used for its time to live. To be called now and then; whatever looks at blocks does it."""
-        self._evictions.expire()
         if self.lower is not None:
             self.lower.expire()
+        self._evictions.expire()
 
     def domains(self) -> list[Domain]:
         """Those of which something can be matched."""

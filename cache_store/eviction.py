@@ -12,6 +12,7 @@ from cache_store.account import Account
 from cache_store.clock import Clock
 from cache_store.event_log import EventLog
 from cache_store.events import BlockChange
+from cache_store.eviction_queue import may_go
 from cache_store.expiry import Expiries
 from cache_store.ledger import Ledger
 from cache_store.lending import Need, charges
@@ -50,18 +51,28 @@ class Evictions:
             self._expiries.push(leaf, use)
 
     def expire(self) -> None:
-        """Evicts leaves whose time is over."""
+        """Evicts leaves whose time is over, unless something below them, in a lower tier, has still time.
+
+        So nothing is moved when time passes, and it does not matter who notices.
+        """
         now_s = self._clock.monotonic_s()
         leaf = self._expiries.pop(now_s)
         if leaf is None:
             return
         while leaf is not None:
-            account = self._ledger.of(leaf.tenant)
-            self._evict_tail(account, leaf, account.num_cached)
-            if not account.num_used:
-                self._ledger.leave(account)
+            if not _has_below(leaf):
+                account = self._ledger.of(leaf.tenant)
+                self._evict_tail(account, leaf, account.num_cached if self._lower is None else 1)
+                if not account.num_used:
+                    self._ledger.leave(account)
             leaf = self._expiries.pop(now_s)
         self.give_back()
+
+    def watch(self, block: Block) -> None:
+        """A block that has nothing below it in lower tiers any more: it goes when its time is over."""
+        use = block.use
+        if use is not None and use.expires_s != math.inf and may_go(block, use):
+            self._expiries.push(block, use)
 
     def make_room(self, account: Account, num_blocks: int) -> None:
         """Evicts until `num_blocks` unused slots may be given to the account."""
@@ -125,3 +136,7 @@ class Evictions:
         account.num_evicted += count
         self.num_evicted += count
         return count
+
+
+def _has_below(block: Block) -> bool:
+    return block.lower is not None and bool(block.lower.children)

@@ -11,7 +11,7 @@ evicts the block again. Demotion is admitted by what the tenant's policy expects
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cache_store.clock import Clock
@@ -55,10 +55,19 @@ DEVICE_ONLY = TierSizes()
 class LowerTiers:
     """Host and disk of one worker."""
 
-    def __init__(self, sizes: TierSizes, block_size: int, clock: Clock, device: Ledger, events: EventLog) -> None:
+    def __init__(
+        self,
+        sizes: TierSizes,
+        block_size: int,
+        clock: Clock,
+        device: Ledger,
+        events: EventLog,
+        bare: Callable[[Block], None],
+    ) -> None:
+        """`bare` is told of blocks of the device that have nothing below them here any more."""
         self._clock = clock
         self._events = events
-        self._tree = LowerTree(block_size)
+        self._tree = LowerTree(block_size, bare)
         self._moves = PendingMoves()
         to_disk = Leaving(self._leave_host, self._drop_copy, self._free_host)
         away = Leaving(self._leave_disk, self._drop_copy, self._free_disk)

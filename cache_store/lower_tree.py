@@ -5,7 +5,7 @@ Structure only: knows neither slots nor quotas. Owned by `cache_store/lower_tier
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from cache_store.domain import Domain
 from cache_store.lower_block import LowerBlock, LowerDomain
@@ -16,7 +16,8 @@ from cache_store.tokens import TOKEN_BYTES, PackedTokens
 class LowerTree:
     """Nodes of all domains."""
 
-    def __init__(self, block_size: int) -> None:
+    def __init__(self, block_size: int, bare: Callable[[Block], None]) -> None:
+        self._bare = bare
         self._width = block_size * TOKEN_BYTES
         self._last_number = 0
         self.domains: dict[bytes, LowerDomain] = {}
@@ -87,10 +88,12 @@ class LowerTree:
         if place.children:
             return
         domain = place if isinstance(place, LowerDomain) else place.domain
-        if isinstance(place, LowerBlock) and place.device is not None and not any(place.stays):
-            place.device.lower = None
-            place.device = None
-            del domain.nodes[place]
+        if isinstance(place, LowerBlock) and place.device is not None:
+            self._bare(place.device)
+            if not any(place.stays):
+                place.device.lower = None
+                place.device = None
+                del domain.nodes[place]
         if not domain.nodes:
             self.domains.pop(domain.digest, None)
 
