@@ -21,6 +21,7 @@ from stemcache.v1 import inference_pb2
 from cache_store.clock import SystemClock
 from cache_store.errors import UnavailableError
 from cache_store.tokens import pack
+from services.client import ApiNotFoundError, AsyncStemcacheClient, PurgeModel, PurgePartition
 from services.cluster.redis_roles import RoleUrls
 from services.cluster.valkey import EmbeddedValkey
 from services.router.purge_rate import MAX_BURST
@@ -108,6 +109,17 @@ async def test_what_was_purged_misses_and_everything_else_hits(
     assert (answer.acknowledged_workers, answer.pending_workers) == (1, 0)
     assert answer.purged_blocks.device_blocks == len(purged) * len(PROMPT) // 16
     assert 9 <= answer.complete_time.ToSeconds() - answer.purge_time.ToSeconds() <= 11
+
+
+async def test_the_python_client_purges(cluster: Cluster) -> None:
+    for partition in (*PARTITIONS, *PARTITIONS):
+        await cached(cluster.acme, partition)
+    async with AsyncStemcacheClient(cluster.router.address, cluster.acme.key) as client:
+        purged = await client.cache.purge(PurgePartition("user-1"))
+        with pytest.raises(ApiNotFoundError, match="'typo'"):
+            await client.cache.purge(PurgeModel("typo"))
+    assert (purged.acknowledged_workers, purged.purged_blocks.total) == (1, len(PROMPT) // 16)
+    assert [await cached(cluster.acme, each) for each in PARTITIONS] == [HIT, 0]
 
 
 async def test_the_answer_tells_a_tenant_nothing_of_others(cluster: Cluster) -> None:
