@@ -143,7 +143,8 @@ class Case:
         """All of a tenant, or its partition: what is there then is found by nobody."""
         old, everything = self.fences[tenant], self.random.random() < 0.5
         before = [self.domain(tenant, partition) for partition in ("", "p")]
-        marks = {} if everything else {"p": old.order[1] + 1}
+        self.counts["purges"] += 1
+        marks = {} if everything else {"p": self.counts["purges"]}
         self.fences[tenant] = make_fence(tenant, old.epoch_number + everything, marks)
         dropped = self.bench.engine.purge({old.tenant: self.fences[tenant]})
         self.counts["purged below"] += dropped.host_blocks + dropped.disk_blocks
