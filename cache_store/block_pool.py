@@ -295,6 +295,8 @@ class BlockPool:
     def close(self, tenant: TenantId) -> None:
         """Forgets what is known of a deleted tenant, as soon as it has no blocks."""
         self._ledger.close(tenant)
+        if self.lower is not None:
+            self.lower.close(tenant)
 
     def drop(self, domains: Collection[Domain], tenants: Collection[TenantId]) -> Dropped:
         """Forgets domains of `tenants`: nothing of them is found from now on.

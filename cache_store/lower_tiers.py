@@ -256,6 +256,11 @@ class LowerTiers:
         self.num_demoted += len(removed) - num_lost
         self._stays.release(held)
 
+    def close(self, tenant: TenantId) -> None:
+        """Forgets what is known of a deleted tenant, as soon as it has no blocks."""
+        for tier in self._tiers:
+            tier.ledger.close(tenant)
+
     def drop(self, domains: Collection[Domain], tenants: Collection[TenantId]) -> tuple[int, int]:
         """Forgets `domains`, which are of `tenants`, at once; how many blocks in the host's memory and on disk.
 

@@ -97,7 +97,7 @@ class Scrubs:
             block = self._queue.pop()
             if block.root != _NOBODY:
                 continue  # scrubbed, or given to somebody
-            block.root = b""
+            block.root = block.tokens = block.digest = b""
             scrubs += enumerate(block.slots)
             num_most -= 1
         return tuple(scrubs)

@@ -6,12 +6,15 @@ from cache_store.block_pool import BlockPool
 from cache_store.clock import ManualClock
 from cache_store.domain import Domain
 from cache_store.events import BlockChange
+from cache_store.lower_tiers import TierSizes
 from cache_store.prefix_tree import Block
+from cache_store.quota import QuotaTable, TierShare
 from cache_store.scrubs import BYTES_PER_PLAN, MAX_BLOCKS_PER_PLAN, NUM_PLANS, Dropped, Scrubs
 from cache_store.tiers import Granted
 from cache_store.tokens import PackedTokens, pack
 from tests.support.domains import make_domain
 from tests.support.geometry import one_group, two_groups
+from tests.support.quotas import make_quota
 
 BLOCK = 4
 ACME = make_domain("acme")
@@ -151,3 +154,21 @@ def test_a_dropped_domain_can_be_filled_again() -> None:
     pool.check_invariants()
     assert pool.match_length(ACME, PROMPT, 12) == 12
     assert set(pool.scrubs.drain(100)) == slots(held)
+
+
+def test_a_deleted_tenant_is_known_until_its_last_block_and_its_guarantee_have_gone() -> None:
+    pool = BlockPool(one_group(BLOCK), 8, ManualClock(), sizes=TierSizes(4, 4))
+    guaranteed = {ACME.tenant: make_quota(TierShare(0.25)), GLOBEX.tenant: make_quota(TierShare(0.25))}
+    pool.set_quotas(QuotaTable(1, guaranteed))
+    held = store(pool, ACME)
+    drop(pool, ACME)
+    pool.close(ACME.tenant)
+    assert [use.tenant for use in pool.usage()] == [ACME.tenant, GLOBEX.tenant]
+    pool.release(held)
+    pool.check_invariants()
+    assert pool.usage()[0].guaranteed_blocks == 2
+    pool.set_quotas(QuotaTable(2, {GLOBEX.tenant: guaranteed[GLOBEX.tenant]}))
+    pool.check_invariants()
+    assert [use.tenant for use in pool.usage()] == [GLOBEX.tenant]
+    assert pool.allocate(GLOBEX, 8) is not None
+    pool.check_invariants()
