@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
+from cache_store.lower_tiers import TierSizes
 from cache_store.quota import DEFAULT_QUOTA
 from cache_store.replay.simulation import ReplayOptions, ReplayResult, TenantCounts, TraceTenant, replay
 from cache_store.tier_kind import TierKind
@@ -37,10 +38,16 @@ def isolation(tenants: Sequence[TraceTenant], result: ReplayResult, options: Rep
         guaranteed = tenant.quota.share(TierKind.DEVICE).guaranteed_blocks(options.num_blocks)
         if guaranteed < 1:
             continue
-        alone = _alone(tenant, replace(options, num_blocks=guaranteed), end_s)
+        alone = _alone(tenant, replace(options, num_blocks=guaranteed, sizes=_guaranteed(tenant, options)), end_s)
         if alone.hit_tokens:
             ratios.append(_ratio(tenant.name, result.tenants[tenant.name], alone))
     return ratios
+
+
+def _guaranteed(tenant: TraceTenant, options: ReplayOptions) -> TierSizes:
+    host = tenant.quota.share(TierKind.HOST).guaranteed_blocks(options.sizes.num_host_blocks)
+    disk = tenant.quota.share(TierKind.DISK).guaranteed_blocks(options.sizes.num_disk_blocks)
+    return TierSizes(host, disk if host else 0)
 
 
 def _alone(tenant: TraceTenant, options: ReplayOptions, end_s: float) -> TenantCounts:

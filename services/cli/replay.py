@@ -17,10 +17,11 @@ from cache_store.replay.trace import Trace
 from cache_store.replay.trace_files import ReadOptions, read_trace
 from services.cli.exit_codes import ExitCode
 from services.cli.output import print_json, print_table
-from services.cli.replay_spec import TenantSpec, parse_capacity, parse_scanner, parse_share, parse_tenant
+from services.cli.replay_spec import TenantSpec, parse_capacity, parse_factors, parse_scanner, parse_share, parse_tenant
 
 MAX_WINDOWS = 10_000
 _HEADINGS = ("CAPACITY", "BLOCKS", "POLICY", "TENANT", "REQUESTS", "TOKEN HIT %", "EVICTED", "NOT CACHED", "ISOLATION")
+_TIER_HEADINGS = ("CAPACITY", "POLICY", "TIER", "BLOCKS", "TOKEN HIT %", "WRITTEN", "LOADED", "NOT WRITTEN")
 _EPILOG = """each TRACE is a tenant: [NAME=]PATH with ,min=25%% ,max=50%% ,weight=2 ,rate=4 (times as fast) and
 ,sessions=0/5 (the first fifth of its sessions). Formats, plain or .zst: Mooncake JSONL, kv-cache-tester JSONL, Azure
 CSV. ISOLATION is hits beside the others / hits alone with the guarantee: in all, and in the worst window of time."""
@@ -36,6 +37,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     )
     parser.add_argument("--kv-bytes-per-token", type=float, default=0.0, help="for capacities in bytes")
     parser.add_argument("--policy", action="append", choices=[*PolicyKind], help="repeatable; default: class")
+    parser.add_argument("--host-factor", default="0", help="host pool of that many times the capacity, 4 or 0.5")
+    parser.add_argument("--disk-factor", default="0", help="blocks on disk, likewise; needs a host pool")
     parser.add_argument("--oracle", action="store_true", help="also the most that any policy could hit")
     parser.add_argument(
         "--scanner",
@@ -72,6 +75,7 @@ def execute(args: argparse.Namespace) -> int:
     if not 1 <= args.windows <= MAX_WINDOWS:
         raise InvalidRequestError("windows", f"windows is {args.windows}; it is 1 to {MAX_WINDOWS}")
     capacities = tuple(parse_capacity(text, num_unique, bytes_per_block) for text in args.capacity or ["5%"])
+    host_factor, disk_factor = parse_factors(args.host_factor, args.disk_factor, max(capacities))
     question = Question(
         capacities=capacities,
         policies=tuple(PolicyKind(each) for each in args.policy or [PolicyKind.CLASS]),
@@ -80,6 +84,8 @@ def execute(args: argparse.Namespace) -> int:
         useless_density=parse_share("useless-density", args.useless_density),
         with_oracle=args.oracle,
         with_isolation=len(tenants) > 1,
+        host_factor=host_factor,
+        disk_factor=disk_factor,
     )
     gc.collect()
     gc.freeze()  # millions of blocks that stay: not to be looked through again and again
@@ -128,6 +134,10 @@ def _print(tenants: list[TraceTenant], reports: list[RunReport], num_unique: int
         )
     print(f"{num_unique} unique blocks, without a scanner's\n")
     print_table(_HEADINGS, [row for report in reports for row in _rows(report)])
+    tiers = [row for report in reports for row in _tier_rows(report)]
+    if tiers:
+        print()
+        print_table(_TIER_HEADINGS, tiers)
     speeds = ", ".join(f"{r.policy} {r.references_per_s / 1e6:.2f} M" for r in reports if r.references_per_s)
     print(f"\nblocks of prompts per second of processor time: {speeds}")
 
@@ -138,6 +148,19 @@ def _rows(report: RunReport) -> list[tuple[str, ...]]:
     if len(report.tenants) > 1:
         requests = str(sum(tenant.num_requests for tenant in report.tenants))
         rows.append((*head, "all", requests, f"{report.hit_rate:.2%}"[:-1], "", "", ""))
+    return rows
+
+
+def _tier_rows(report: RunReport) -> list[tuple[str, ...]]:
+    """The tiers of one run from the device downwards."""
+    if not report.tiers:
+        return []
+    head = (f"{report.capacity_share:.2%}", report.policy)
+    device_rate = report.hit_rate - sum(tier.hit_rate for tier in report.tiers)
+    rows: list[tuple[str, ...]] = [(*head, "device", str(report.num_blocks), f"{device_rate:.2%}"[:-1], "", "", "")]
+    for tier in report.tiers:
+        counts = (tier.written_blocks, tier.loaded_blocks, tier.dropped_blocks)
+        rows.append((*head, tier.tier, str(tier.num_blocks), f"{tier.hit_rate:.2%}"[:-1], *map(str, counts)))
     return rows
 
 

@@ -88,6 +88,17 @@ def parse_capacity(text: str, num_unique: int, bytes_per_block: float) -> int:
     return num_blocks
 
 
+def parse_factors(host: str, disk: str, num_blocks: int) -> tuple[float, float]:
+    """Sizes of the host pool and of the disk as multiples of at most `num_blocks`. Raises InvalidRequestError."""
+    factors = _number("host-factor", host), _number("disk-factor", disk)
+    for name, factor in zip(("host-factor", "disk-factor"), factors, strict=True):
+        if not 0 <= factor * num_blocks <= MAX_BLOCKS:
+            raise InvalidRequestError(name, f"{name} is {factor:g}, which is no number of blocks up to {MAX_BLOCKS}")
+    if factors[1] and not factors[0]:
+        raise InvalidRequestError("disk-factor", "a disk tier needs a host tier; give --host-factor too, like 1")
+    return factors
+
+
 def parse_share(name: str, text: str) -> float:
     """`25%` or `0.25`. Raises InvalidRequestError."""
     share = _number(name, text[:-1]) / 100 if text.endswith("%") else _number(name, text)

@@ -53,6 +53,22 @@ def test_json_for_programs(trace: Path, capsys: pytest.CaptureFixture[str]) -> N
     assert report["tenants"][2]["hit_tokens"] == 0
 
 
+def test_hits_and_writes_by_tier(trace: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tiers = ["--capacity", "6", "--host-factor", "1", "--disk-factor", "3"]
+    assert main(["replay", str(trace), *tiers]) == ExitCode.OK
+    out = capsys.readouterr().out
+    assert [line.split()[2] for line in out[out.index("TIER") :].splitlines()[1:4]] == ["device", "host", "disk"]
+    assert main(["replay", str(trace), *tiers, "--json"]) == ExitCode.OK
+    (report,) = json.loads(capsys.readouterr().out)
+    host, disk = report["tiers"]
+    assert (host["num_blocks"], disk["num_blocks"]) == (6, 18)
+    assert host["written_blocks"] >= disk["written_blocks"] > 0
+    (tenant,) = report["tenants"]
+    assert tenant["host_hit_rate"] == host["hit_rate"] > 0
+    assert tenant["disk_hit_rate"] == disk["hit_rate"] > 0
+    assert tenant["hit_rate"] > host["hit_rate"] + disk["hit_rate"]
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -73,6 +89,10 @@ def test_json_for_programs(trace: Path, capsys: pytest.CaptureFixture[str]) -> N
         (["{trace}", "--session-ends", "120%"], "a share is 0 to 1"),
         (["{trace}", "--useless-density", "nan"], "a number is needed"),
         (["{trace}", "--block-tokens", "100"], "no multiple"),
+        (["{trace}", "--disk-factor", "2"], "give --host-factor too"),
+        (["{trace}", "--host-factor", "-1"], "no number of blocks"),
+        (["{trace}", "--host-factor", "1e12"], "no number of blocks"),
+        (["{trace}", "--host-factor", "all"], "a number is needed"),
     ],
 )
 def test_bad_input_is_told_in_one_line(
