@@ -112,7 +112,9 @@ class DigestRunner:
         self._sleep = sleep
         shape = (num_blocks, info.geometry.block_size, RECORD_WIDTH)
         self._pools = tuple(np.full(shape, POISON, dtype=np.uint64) for _ in info.geometry.groups)
-        self._mover = DeviceOnly() if make_mover is None else make_mover(self._copier(num_host_blocks))
+        self.copier = self._make_copier(num_host_blocks)
+        """Has the host pool; only to be looked at."""
+        self._mover = DeviceOnly() if make_mover is None else make_mover(self.copier)
 
     @property
     def info(self) -> ModelInfo:
@@ -138,7 +140,7 @@ class DigestRunner:
             self._mover.give_up(plan)
             raise
 
-    def _copier(self, num_host_blocks: int) -> ArrayCopier:
+    def _make_copier(self, num_host_blocks: int) -> ArrayCopier:
         pools = [pool.view(np.uint8).reshape(self._num_blocks, -1) for pool in self._pools]
         poison = np.full(self._info.geometry.bytes_per_block // 8, POISON, dtype=np.uint64).view(np.uint8)
         return ArrayCopier(pools, num_host_blocks, poison)

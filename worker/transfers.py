@@ -1,9 +1,9 @@
 """Moves blocks between the tiers: at once what the plan's order asks for, in the background what takes long.
 
-Stores and scrubs are done on the engine's thread. Writes to disk are copied to a bounded staging buffer there and leave
-it on a thread that writes and removes in order; loads run on another one, a few blocks at a time, domains in turn.
-Knows bytes and slots, not which block is worth keeping where. A thread that dies ends the worker: the next call of
-`finished`, `move` or `load` raises.
+Stores and scrubs are done on the engine's thread, and domains are dropped from disk there. Writes to disk are copied to
+a bounded staging buffer and leave it on a thread that writes and removes in order; loads run on another one, a few
+blocks at a time, domains in turn. Knows bytes and slots, not which block is worth keeping where. A thread that dies
+ends the worker: the next call of `finished`, `move` or `load` raises.
 """
 
 from __future__ import annotations
@@ -19,13 +19,14 @@ import structlog
 
 from cache_store.block_name import BlockName
 from cache_store.clock import Clock
-from cache_store.errors import PreconditionError, StemcacheError
+from cache_store.errors import NotStoredError, PreconditionError, StemcacheError
 from cache_store.transfers import NO_MOVES, Load, Moves, Spill, TransferId, TransferResult
 from worker.block_copier import BlockCopier
 from worker.mover import DiskFiles
 from worker.step_plan import StepPlan
 from worker.transfer_results import TransferResults
 from worker.turns import LoadTurns
+from worker.write_queue import Remove, Write, WriteQueue
 
 STAGING_BYTES = 64 << 20
 """Of blocks that wait to be written to disk; at least two blocks."""
@@ -53,23 +54,6 @@ class DiskTier:
     """Removes everything."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Write:
-    id: TransferId
-    name: BlockName
-    buffer: bytearray
-
-
-@dataclass(frozen=True, slots=True)
-class _Remove:
-    name: BlockName
-
-
-@dataclass(frozen=True, slots=True)
-class _RemoveDomain:
-    root: bytes
-
-
 class BackgroundTransfers:
     """Implements `worker.mover.Mover`. Two threads at most; without a disk, one."""
 
@@ -86,7 +70,7 @@ class BackgroundTransfers:
         self._clock = clock
         self._results = TransferResults()
         self._loads = LoadTurns(max(1, turn_bytes // copier.block_bytes))
-        self._writes: queue.SimpleQueue[_Write | _Remove | _RemoveDomain | None] = queue.SimpleQueue()
+        self._writes = WriteQueue()
         self._buffers: queue.SimpleQueue[bytearray] = queue.SimpleQueue()
         self._moved = NO_MOVES
         """The last moves that were begun."""
@@ -165,7 +149,7 @@ class BackgroundTransfers:
             return
         self._closing.set()
         self._loads.close()
-        self._writes.put(None)
+        self._writes.close()
         for thread in self._threads:
             thread.join(CLOSE_TIMEOUT_S)
             if thread.is_alive():
@@ -188,15 +172,24 @@ class BackgroundTransfers:
             return
         buffer = self._buffers.get()  # nobody else takes any
         self._copier.read(spill.host_slot, memoryview(buffer))
-        self._writes.put(_Write(spill.id, spill.name, buffer))
+        self._writes.put(Write(spill.id, spill.name, buffer))
 
     def _remove(self, names: Iterable[BlockName]) -> None:
         for name in names:
-            self._writes.put(_Remove(name))
+            self._writes.put(Remove(name))
 
     def _remove_domains(self, moves: Moves) -> None:
+        """At once, whatever else waits for the disk."""
         for root in moves.forgotten_domains:
-            self._writes.put(_RemoveDomain(root))
+            for write in self._writes.drop(root):
+                self._give_back(write.buffer)
+                self._results.end(write.id, ok=False)
+            if self._disk is not None and not self._closing.is_set():
+                self._disk.files.remove_domain(root)
+
+    def _give_back(self, buffer: bytearray) -> None:
+        _wipe(buffer)
+        self._buffers.put(buffer)
 
     # In the background.
 
@@ -239,18 +232,18 @@ class BackgroundTransfers:
             self._disk.files.prefetch([load.name for load in loads if load.host_slot is None])
 
     def _write_all(self, files: DiskFiles) -> None:
-        while (item := self._writes.get()) is not None:
-            if self._closing.is_set():  # everything on disk goes in a moment
-                continue
-            match item:
-                case _Write():
-                    self._end(item.id, partial(files.write, item.name, item.buffer))
-                    _wipe(item.buffer)
-                    self._buffers.put(item.buffer)
-                case _Remove():
-                    files.remove(item.name)
-                case _RemoveDomain():
-                    files.remove_domain(item.root)
+        while (item := self._writes.take()) is not None:
+            if isinstance(item, Write):
+                self._end(item.id, partial(self._write, files, item))
+                self._give_back(item.buffer)
+            else:
+                files.remove(item.name)
+
+    def _write(self, files: DiskFiles, write: Write) -> None:
+        files.write(write.name, write.buffer)
+        if self._writes.is_void():
+            files.remove(write.name)
+            raise NotStoredError("the domain of a block was dropped while it was written")
 
     def _end(self, transfer: TransferId, work: Callable[[], None]) -> None:
         """Does it and reports it. What disks do wrong is a miss, not an error."""

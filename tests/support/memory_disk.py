@@ -18,6 +18,8 @@ class MemoryDisk:
         self.blocks: dict[BlockName, bytes] = {}
         self.calls: list[tuple[str, object]] = []
         """What was asked for, in order; a held call stands here before it goes on."""
+        self.dropped: list[bytes] = []
+        """Roots of domains; a call that is never held."""
         self.error: Exception | None = None
         """Raised by every write and read, while set."""
         self.is_closed = False
@@ -49,7 +51,7 @@ class MemoryDisk:
         self.blocks.pop(name, None)
 
     def remove_domain(self, root: bytes) -> None:
-        self._note("remove_domain", root)
+        self.dropped.append(root)
         self.blocks = {name: data for name, data in self.blocks.items() if name.root != root}
 
     def close(self) -> None:

@@ -70,6 +70,7 @@ class CudaCopier:
             raise CorruptDataError(f"a block has {self.block_bytes} bytes here, not {len(data)}")
         self._buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
         self._fill(self._buffer, slots)
+        self._buffer.zero_()  # it is used for all domains
 
     def _fill(self, block: Tensor, slots: Sequence[int]) -> None:
         with torch.cuda.stream(self._side):

@@ -46,7 +46,9 @@ class PagedRunner:
         self._attention = attention
         self._observer = observer
         self.pools = KvPools(model.groups, num_blocks, block_size, model.torch_dtype, model.device, fill)
-        self._mover = DeviceOnly() if make_mover is None else make_mover(make_copier(self.pools, num_host_blocks))
+        self.copier = make_copier(self.pools, num_host_blocks)
+        """Has the host pool; only to be looked at."""
+        self._mover = DeviceOnly() if make_mover is None else make_mover(self.copier)
 
     @property
     def info(self) -> ModelInfo:

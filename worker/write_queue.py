@@ -1,0 +1,76 @@
+"""What waits to be done on disk, in order. What belongs to a domain that is dropped does not wait: it is taken out.
+
+Filled by the engine's thread, emptied by one other.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from dataclasses import dataclass
+
+from cache_store.block_name import BlockName
+from cache_store.transfers import TransferId
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """A block that was copied to a buffer."""
+
+    id: TransferId
+    name: BlockName
+    buffer: bytearray
+
+
+@dataclass(frozen=True, slots=True)
+class Remove:
+    """A block that is not wanted any more."""
+
+    name: BlockName
+
+
+class WriteQueue:
+    """First in, first out."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Write | Remove] = deque()
+        self._current: Write | Remove | None = None
+        self._is_void = False
+        self._is_closed = False
+        self._changed = threading.Condition()
+
+    def put(self, item: Write | Remove) -> None:
+        """To the end."""
+        with self._changed:
+            self._waiting.append(item)
+            self._changed.notify()
+
+    def take(self) -> Write | Remove | None:
+        """The next one; waits for it. None after `close`."""
+        with self._changed:
+            self._current = None
+            self._changed.wait_for(lambda: self._waiting or self._is_closed)
+            if not self._is_closed:
+                self._current, self._is_void = self._waiting.popleft(), False
+            return self._current
+
+    def is_void(self) -> bool:
+        """Whether the domain of what was taken last has been dropped since."""
+        with self._changed:
+            return self._is_void
+
+    def drop(self, root: bytes) -> list[Write]:
+        """Takes out everything of a domain; its writes, which will not be done."""
+        with self._changed:
+            if self._current is not None and self._current.name.root == root:
+                self._is_void = True
+            dropped = [item for item in self._waiting if item.name.root == root]
+            if dropped:
+                self._waiting = deque(item for item in self._waiting if item.name.root != root)
+            return [item for item in dropped if isinstance(item, Write)]
+
+    def close(self) -> None:
+        """Nothing is given out any more."""
+        with self._changed:
+            self._is_closed = True
+            self._changed.notify_all()
