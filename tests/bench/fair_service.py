@@ -13,6 +13,7 @@ import sys
 import time
 
 from cache_store.clock import SystemClock
+from cache_store.transfers import Transfers
 from tests.bench.figures import conditions, spread
 from tests.support.simulation import Outcome, Traffic, drive
 from worker.engine import Engine
@@ -42,6 +43,10 @@ class SlowerRunner:
     @property
     def num_blocks(self) -> int:
         return self._inner.num_blocks
+
+    @property
+    def transfers(self) -> Transfers:
+        return self._inner.transfers
 
     def run(self, plan: StepPlan) -> StepResult:
         begin_s = time.monotonic()
