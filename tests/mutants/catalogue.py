@@ -17,6 +17,7 @@ class Mutant(NamedTuple):
 
 
 FENCE = "tests/unit/cache_store/test_fence.py"
+SWAP = "tests/unit/worker/test_swap.py"
 FILES = "tests/unit/cache_store/test_block_files.py"
 POOL = "tests/unit/cache_store/test_block_pool.py"
 PARITY = "tests/unit/worker/torch_runner/test_parity.py"
@@ -356,5 +357,21 @@ MUTANTS = (
         "if known.tenant.fence == plan.known.tenant.fence:",
         "if known.tenant.id == plan.known.tenant.id:",
         "tests/unit/services/router/test_planning.py::test_a_plan_that_waited_asks_for_the_new_domain",
+    ),
+    Mutant(
+        "torn-load",
+        "what a load did not bring whole is used",
+        "worker/swap.py",
+        "num_whole = 0 if swap_in.is_void else min(swap_in.failed, default=len(blocks))",
+        "num_whole = 0 if swap_in.is_void else len(blocks)",
+        f"{SWAP}::test_what_comes_before_a_block_that_failed_is_used",
+    ),
+    Mutant(
+        "purged-load",
+        "what is on its way to the device while it is purged is used",
+        "worker/engine.py",
+        "            self._swap.purge(domains)\n",
+        "            pass\n",
+        f"{SWAP}::test_what_is_purged_on_its_way_is_not_used_and_its_bytes_go",
     ),
 )

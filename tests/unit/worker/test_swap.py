@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import pytest
 
 from cache_store.tier_kind import TierKind
 from cache_store.tokens import pack
 from cache_store.usage import CachedTokens
 from tests.support.engines import ACME, GLOBEX, Answer, Bench, sampling
+from tests.support.fences import fenced_domain, make_fence
 from tests.support.manual_transfers import Fate, ManualMaker, ManualTransfers, always
 from worker.digest_runner import Durations
 from worker.requests import CacheMode, RequestKey
@@ -173,9 +172,20 @@ def test_a_preempted_request_goes_on_from_its_blocks(temperature: float) -> None
     assert any(plan.loads for plan in bench.runner.plans), "and what was demoted came back"
 
 
-def blocks_of(prompts: Iterable[range]) -> int:
-    """Full blocks of several prompts."""
-    return sum(len(prompt) // 4 for prompt in prompts)
+def test_what_is_purged_on_its_way_is_not_used_and_its_bytes_go() -> None:
+    fence = make_fence("acme")
+    bench, transfers = two_tiers()
+    for prompt in (PROMPT, range(1_000, 1_064)):
+        bench.answer(prompt, sampling(max_tokens=1), domain=fenced_domain(fence))
+    key = bench.submit(PROMPT, domain=fenced_domain(fence))
+    bench.step()
+    assert bench.engine.num_loading == 8
+    bench.engine.purge({fence.tenant: make_fence("acme", epoch_number=1)})
+    (answer,) = run(bench, transfers, key)
+    assert answer.cached_tokens == 0
+    assert bench.engine.snapshot() == {}
+    assert bench.written_slots() == set()
+    assert transfers.written_slots() == set()
 
 
 def test_a_step_that_failed_loses_what_it_stored_and_nothing_else() -> None:
