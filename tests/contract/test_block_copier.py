@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -14,6 +14,7 @@ from cache_store.errors import CorruptDataError
 from tests.support.transfer_plans import store
 from worker.block_copier import ArrayCopier, BlockCopier, ByteArray
 from worker.model_files.layers import GroupShape
+from worker.slow_copier import SlowCopier
 from worker.torch_runner.copiers import make_copier
 from worker.torch_runner.pools import KvPools, block_bytes
 
@@ -58,6 +59,11 @@ def torch_bench(device: str = "cpu") -> Bench:
     return Bench(copier, lambda group: list(block_bytes(pools.groups[group].blocks).cpu().numpy()), poison)
 
 
+def slow_bench() -> Bench:
+    bench = array_bench()
+    return replace(bench, copier=SlowCopier(bench.copier, 0.0, 0.0, lambda _: None))
+
+
 def cuda_bench() -> Bench:
     return torch_bench("cuda")
 
@@ -65,7 +71,9 @@ def cuda_bench() -> Bench:
 NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 
 
-@pytest.fixture(params=[array_bench, torch_bench, pytest.param(cuda_bench, marks=[pytest.mark.gpu, NEEDS_CUDA])])
+@pytest.fixture(
+    params=[array_bench, torch_bench, slow_bench, pytest.param(cuda_bench, marks=[pytest.mark.gpu, NEEDS_CUDA])]
+)
 def bench(request: pytest.FixtureRequest) -> Bench:
     made: Bench = request.param()
     return made
@@ -122,3 +130,14 @@ def test_a_buffer_of_another_length_is_no_block(bench: Bench, num_bytes: int) ->
 def test_sizes(bench: Bench) -> None:
     assert bench.copier.num_host_blocks == NUM_HOST_BLOCKS
     assert bench.copier.block_bytes == len(bench.poison)
+
+
+def test_a_slow_copier_takes_the_time_of_each_block_it_loads() -> None:
+    bench = array_bench()
+    taken: list[float] = []
+    slow = SlowCopier(bench.copier, 0.25, 2.0, taken.append)
+    slow.store((store(0, 1, 1),))
+    slow.begin_loads()
+    slow.load(0, (2, 2))
+    slow.fill(bytes(slow.block_bytes), (3, 3))
+    assert taken == [0.25, 2.0]

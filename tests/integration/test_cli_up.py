@@ -218,6 +218,26 @@ def test_a_request_survives_orderly_stop_and_tenants_survive_a_restart(tmp_path:
     assert second.left_over() == []
 
 
+def test_blocks_go_down_to_the_disk_and_none_outlives_the_system(tmp_path: Path) -> None:
+    sizes = ("--host-cache", "384KiB", "--disk-cache", "1MiB", "--disk-folder", str(tmp_path / "blocks"))
+    running = start_up(tmp_path / "data", "--runner", "digest", "--workers", "1", "--eviction-policy", "lru", *sizes)
+    prompts = [Tokens(tuple(range(start, start + 8_000))) for start in range(14)]
+    try:
+        assert "384.0 KiB of memory, 1.0 MiB on disk" in running.output()
+        running.run("tenants", "create", "acme")
+        key = running.run("tenants", "keys", "create", "acme").stdout.strip()
+        with StemcacheClient(str(running.state()["address"]), key) as client:
+            for prompt in prompts:
+                client.generate(GenerationRequest(prompt, Sampling(max_tokens=1)))
+            wait_until(lambda: client.cache.lookup(prompts[0]).matched_by_tier.disk_tokens > 0)
+        assert list((tmp_path / "blocks" / "worker-0").glob("*/*"))
+        assert running.stop() == 0, running.output()
+    finally:
+        running.stop()
+    assert [path.name for path in (tmp_path / "blocks" / "worker-0").rglob("*")] == ["lock"]
+    assert running.left_over() == []
+
+
 def test_ctrl_c_during_a_start_leaves_nothing(tmp_path: Path) -> None:
     running = begin_up(tmp_path / "data", "--runner", "digest")
     wait_until(lambda: "worker-0: starting" in running.output(), timeout_s=60.0)
