@@ -27,7 +27,7 @@ from cache_store.scrubs import Dropped
 from worker.engine_thread import EngineThread, ThreadedEngine
 from worker.fences import FenceBook, Fences
 
-ACKNOWLEDGE_WITHIN_S = 0.4
+ACKNOWLEDGE_WITHIN_S = 0.5
 """An answer waits that long for the counts."""
 
 MAX_READ_AGE_S = 8.0
