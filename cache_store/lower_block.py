@@ -17,7 +17,8 @@ from cache_store.policy import Use
 from cache_store.tier_kind import TierKind
 from cache_store.tokens import PackedTokens
 
-if TYPE_CHECKING:  # blocks of the device name their nodes
+if TYPE_CHECKING:  # blocks of the device name their nodes, orders name stays
+    from cache_store.lower_order import Order
     from cache_store.prefix_tree import Block
 
 HOST, DISK = 0, 1
@@ -37,10 +38,12 @@ class StayState(Enum):
 class Stay:
     """The bytes of one block in one tier. What an eviction queue knows a block by, it has too."""
 
-    __slots__ = ("children", "is_gone", "is_wiped", "level", "node", "parent", "ref_count", "slot", "state")
+    __slots__ = ("children", "is_gone", "is_wiped", "level", "node", "order", "parent", "ref_count", "slot", "state")
 
-    def __init__(self, node: LowerBlock, level: int, slot: int) -> None:
+    def __init__(self, node: LowerBlock, order: Order, level: int, slot: int) -> None:
         self.node = node
+        self.order = order
+        """Its tenant's in the tier."""
         self.level = level
         """HOST or DISK."""
         self.slot = slot

@@ -15,9 +15,11 @@ from cache_store.policy import WORTHLESS, Use
 class Order:
     """Of one tenant in one tier."""
 
-    __slots__ = ("copies", "device", "queue")
+    __slots__ = ("account", "copies", "device", "queue")
 
-    def __init__(self, device: Account) -> None:
+    def __init__(self, account: Account, device: Account) -> None:
+        self.account = account
+        """What the tenant has in the tier."""
         self.device = device
         """The tenant's account there, whose policy decides."""
         self.queue: EvictionQueue[Stay] = EvictionQueue()

@@ -29,16 +29,18 @@ class Stays:
 
     def of(self, node: LowerBlock) -> list[tuple[LowerTier, Stay]]:
         """Where a node has bytes."""
-        return [(tier, stay) for tier, stay in zip(self._tiers, node.stays, strict=True) if stay is not None]
+        return [(self._tiers[stay.level], stay) for stay in node.stays if stay is not None]
 
     def rank(self, node: LowerBlock) -> None:
         """Its uppermost stay is sole, where the device has not the block; all others are copies."""
         is_above = node.device is not None
-        for tier, stay in self.of(node):
+        for stay in node.stays:
+            if stay is None:
+                continue
             if is_above:
-                tier.place_copy(stay)
+                self._tiers[stay.level].place_copy(stay)
             else:
-                tier.place_sole(stay)
+                self._tiers[stay.level].place_sole(stay)
             is_above = True
         self.watch_expiry(node)
 
@@ -65,8 +67,9 @@ class Stays:
             tier.unhang(node)
         nodes = self._tree.remove(node)
         for each in nodes:
-            for _, stay in self.of(each):
-                self.take_out(stay)
+            for stay in each.stays:
+                if stay is not None:
+                    self.take_out(stay)
         self._events.add(node.domain.tag, BlockChange.REMOVED, nodes)
         self._tree.tidy(place)
         if isinstance(place, LowerBlock):

@@ -91,7 +91,7 @@ class LowerTier:
         """Its order of eviction."""
         order = self.orders.get(tenant)
         if order is None:
-            order = self.orders[tenant] = Order(self._device.of(tenant))
+            order = self.orders[tenant] = Order(self.ledger.of(tenant), self._device.of(tenant))
         return order
 
     def set_quotas(self, quotas: QuotaTable) -> None:
@@ -125,11 +125,13 @@ class LowerTier:
 
     def add(self, node: LowerBlock) -> Stay:
         """Takes a node in, for which there is room."""
-        stay = Stay(node, self.level, self.unused.pop())
-        stay.children = sum(child.stays[self.level] is not None for child in node.children.values())
+        order = self.order_of(node.tenant)
+        stay = Stay(node, order, self.level, self.unused.pop())
+        if node.children:
+            stay.children = sum(child.stays[self.level] is not None for child in node.children.values())
         node.stays[self.level] = stay
         self._count_child(node, 1)
-        account = self.ledger.of(node.tenant)
+        account = order.account
         self.ledger.enter(account)
         account.take_slots(1)
         account.num_held -= 1
@@ -143,19 +145,19 @@ class LowerTier:
         self._count_child(node, -1)
         stay.parent = None
         stay.is_gone = True
-        self.order_of(node.tenant).copies.pop(stay, None)
+        order = stay.order
+        order.copies.pop(stay, None)
         if stay.ref_count == 0:
-            account = self.ledger.of(node.tenant)
-            account.num_cached -= 1
-            self._free(account, stay)
+            order.account.num_cached -= 1
+            self._free(order.account, stay)
 
     def hold(self, stay: Stay) -> None:
         """One more reason not to move it."""
         if stay.ref_count == 0:
-            account = self.ledger.of(stay.node.tenant)
+            account = stay.order.account
             account.num_held += 1
             account.num_cached -= 1
-            self.order_of(stay.node.tenant).copies.pop(stay, None)
+            stay.order.copies.pop(stay, None)
         stay.ref_count += 1
 
     def let_go(self, stay: Stay) -> None:
@@ -164,7 +166,7 @@ class LowerTier:
         stay.ref_count -= 1
         if stay.ref_count:
             return
-        account = self.ledger.of(stay.node.tenant)
+        account = stay.order.account
         account.num_held -= 1
         if stay.is_gone:
             self._free(account, stay)
@@ -174,12 +176,14 @@ class LowerTier:
             self.place_copy(stay)
         else:
             self.offer(stay)
-        self._trim(account)
-        self._give_back()
+        if account.num_used > account.maximum:
+            self._trim(account)
+        if self.ledger.has_strict:
+            self._give_back()
 
     def place_sole(self, stay: Stay) -> None:
         """It is the only one of its block from now on."""
-        self.order_of(stay.node.tenant).copies.pop(stay, None)
+        stay.order.copies.pop(stay, None)
         stay.parent = stay.node
         self.offer(stay)
 
@@ -187,12 +191,12 @@ class LowerTier:
         """A tier above has its block too."""
         stay.parent = None
         if stay.ref_count == 0:
-            self.order_of(stay.node.tenant).copies[stay] = None
+            stay.order.copies[stay] = None
 
     def offer(self, stay: Stay) -> None:
         """Takes a stay into the order of eviction, where it may go."""
         if stay.parent is not None and stay.ref_count == 0 and stay.children == 0:
-            self.order_of(stay.node.tenant).queue.push(stay)
+            stay.order.queue.push(stay)
 
     def hang(self, node: LowerBlock) -> None:
         """The node hangs below its parent from now on."""
