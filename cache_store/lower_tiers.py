@@ -144,10 +144,10 @@ class LowerTiers:
         taken = self._moves.end(moves)
         if not ok:
             self._moves.ask_again(taken)
+            self._host.num_failed += len(taken.stored)
         for stay in taken.stored:
             stay.state = StayState.READY if ok else StayState.WAITING
             if not (ok or stay.is_gone):
-                self._host.num_failed += 1
                 self._stays.lose(stay)
         self._stays.release(taken.stored)
 

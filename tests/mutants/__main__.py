@@ -15,9 +15,10 @@ import tempfile
 from pathlib import Path
 
 from tests.mutants.catalogue import MUTANTS, Mutant
+from tests.mutants.lower import TIERS
 from tests.mutants.purges import PURGES
 
-ALL = (*MUTANTS, *PURGES)
+ALL = (*MUTANTS, *PURGES, *TIERS)
 ROOT = Path(__file__).parents[2]
 TESTS_FAILED = 1
 """pytest's exit status where tests ran and failed; other non-zero ones mean that nothing was proven."""

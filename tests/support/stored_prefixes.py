@@ -8,6 +8,7 @@ from collections.abc import Iterable
 from cache_store.block_pool import BlockPool
 from cache_store.clock import ManualClock
 from cache_store.domain import Domain
+from cache_store.lower_tiers import DEVICE_ONLY, TierSizes
 from cache_store.prefix_tree import Block
 from cache_store.tiers import Short
 from cache_store.tokens import pack, part
@@ -22,9 +23,9 @@ ACME, GLOBEX = make_domain("acme"), make_domain("globex")
 class StoredPrefixes:
     """A pool with a clock of its own."""
 
-    def __init__(self, num_blocks: int = 16) -> None:
+    def __init__(self, num_blocks: int = 16, sizes: TierSizes = DEVICE_ONLY) -> None:
         self.clock = ManualClock()
-        self.pool = BlockPool(one_group(BLOCK), num_blocks, self.clock)
+        self.pool = BlockPool(one_group(BLOCK), num_blocks, self.clock, sizes=sizes)
 
     def request(self, tokens: Iterable[int], domain: Domain = ACME, ttl_s: float = math.inf) -> bool:
         """Matches, computes the rest, stores it, ends. False, and nothing done, where the pool has no room."""
