@@ -16,9 +16,10 @@ from pathlib import Path
 
 from tests.mutants.catalogue import MUTANTS, Mutant
 from tests.mutants.lower import TIERS
+from tests.mutants.moves import MOVES
 from tests.mutants.purges import PURGES
 
-ALL = (*MUTANTS, *PURGES, *TIERS)
+ALL = (*MUTANTS, *PURGES, *TIERS, *MOVES)
 ROOT = Path(__file__).parents[2]
 TESTS_FAILED = 1
 """pytest's exit status where tests ran and failed; other non-zero ones mean that nothing was proven."""
