@@ -41,7 +41,9 @@ class PurgeTimes:
     """Seconds from the call."""
 
     num_blocks: tuple[int, int, int]
-    """Purged of device, host and disk, as acknowledged."""
+    """That lay on device, host and disk."""
+    num_told: int
+    """Of them, those that the workers' acknowledgements counted: one that takes longer comes without its count."""
     returned_s: float
     unreachable_s: float
     gone_s: float
@@ -90,12 +92,14 @@ async def _fill(cluster: Cluster, num_blocks: int) -> list[tuple[int, ...]]:
 def _used(host: WorkerHost) -> tuple[int, int, int]:
     """Blocks of all tenants on device, host and disk, as the worker last told."""
     load = host.record().load
-    return (load.used_blocks, *(tier.used_blocks for tier in load.tiers))
+    on_host, on_disk = load.tiers
+    return load.used_blocks, on_host.used_blocks, on_disk.used_blocks
 
 
 async def _purge(cluster: Cluster, disk: Path, prompts: Sequence[tuple[int, ...]]) -> PurgeTimes:
     probes = await _probes(cluster, prompts)
     engines = [await host.thread.call(lambda engine: engine, 10.0) for host in cluster.workers]
+    before = [_used(host) for host in cluster.workers]
     looks: list[_Look] = []
     looking = asyncio.create_task(_keep_looking(cluster, probes, looks))
     await eventually(lambda: len(looks) > len(probes))
@@ -112,10 +116,11 @@ async def _purge(cluster: Cluster, disk: Path, prompts: Sequence[tuple[int, ...]
     gone_s = time.perf_counter() - begin_s
     looking.cancel()
     purged = answer.purged_blocks
-    num_blocks = (purged.device_blocks, purged.host_blocks, purged.disk_blocks)
+    num_told = purged.device_blocks + purged.host_blocks + purged.disk_blocks
+    num_blocks = (sum(each[0] for each in before), sum(each[1] for each in before), sum(each[2] for each in before))
     last_found_s = max(look.end_s for look in looks if look.num_found)
     misses = [look for look in looks if look.begin_s >= last_found_s]
-    return PurgeTimes(num_blocks, returned_s, misses[0].end_s - begin_s, gone_s, len(misses))
+    return PurgeTimes(num_blocks, num_told, returned_s, misses[0].end_s - begin_s, gone_s, len(misses))
 
 
 async def _probes(cluster: Cluster, prompts: Sequence[tuple[int, ...]]) -> list[tuple[int, ...]]:
