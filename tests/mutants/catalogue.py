@@ -18,7 +18,6 @@ class Mutant(NamedTuple):
 
 FENCE = "tests/unit/cache_store/test_fence.py"
 SWAP = "tests/unit/worker/test_swap.py"
-FILES = "tests/unit/cache_store/test_block_files.py"
 POOL = "tests/unit/cache_store/test_block_pool.py"
 PARITY = "tests/unit/worker/torch_runner/test_parity.py"
 LIMITS = "tests/contract/test_limit_store.py"
@@ -285,38 +284,6 @@ MUTANTS = (
         "own_blocks = (part.max_blocks(record.num_blocks) - shared_blocks) // num_samples",
         "own_blocks = (record.num_blocks - shared_blocks) // num_samples",
         "tests/unit/services/router/test_room.py::test_exactly_that_much_fits_into_the_pool",
-    ),
-    Mutant(
-        "other-blocks-file",
-        "a file is taken for the block that was asked for as soon as it opens",
-        "cache_store/block_seal.py",
-        "if header != _header(name, len(target)):",
-        "if len(header) != len(_header(name, len(target))):",
-        f"{FILES}::test_exchanged_files_are_misses",
-    ),
-    Mutant(
-        "one-key",
-        "all domains are sealed under one key, which outlives them",
-        "cache_store/block_seal.py",
-        "AESGCM(AESGCM.generate_key(256))",
-        "AESGCM(bytes(32))",
-        f"{FILES}::test_a_key_is_never_used_again",
-    ),
-    Mutant(
-        "nonce-again",
-        "two blocks are sealed under one nonce",
-        "cache_store/block_seal.py",
-        "number = next(self._numbers)",
-        "number = 0",
-        "tests/unit/cache_store/test_block_seal.py::test_no_two_seals_of_a_block_are_equal",
-    ),
-    Mutant(
-        "half-a-file",
-        "a write that ends halfway leaves its file",
-        "cache_store/block_files.py",
-        "        except BaseException:\n            self._give_back(domain, name, incoming)\n            raise",
-        "        except KeyboardInterrupt:\n            self._give_back(domain, name, incoming)\n            raise",
-        f"{FILES}::test_a_write_that_the_system_ends_halfway_leaves_nothing",
     ),
     Mutant(
         "purge-in-the-other-store",

@@ -131,7 +131,7 @@ def test_a_removed_domain_is_gone_and_another_stays(files: BlockFiles, folder: P
 
 def num_seals() -> int:
     gc.collect()
-    return sum(isinstance(each, BlockSeal) for each in gc.get_objects())
+    return sum(type(each) is BlockSeal for each in gc.get_objects())
 
 
 def test_a_key_does_not_wait_for_its_files(folder: Path) -> None:
