@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
 import random
 import tempfile
 import time
@@ -162,4 +163,5 @@ def _num_left(engine: Engine) -> int:
 
 
 def _has_files(disk: Path) -> bool:
-    return any(path.is_file() and path.name != "lock" for path in disk.rglob("*"))
+    names = (name for _, _, names in os.walk(disk) for name in names)  # folders may go while they are looked through
+    return any(name != "lock" for name in names)
