@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import NewType, Protocol
 
 from cache_store.block_name import BlockName
+from cache_store.domain import TenantId
 
 TransferId = NewType("TransferId", int)
 """Names one spill or load of one engine; never reused."""
@@ -38,6 +39,8 @@ class Load:
     """A block brought back to the device."""
 
     id: TransferId
+    tenant: TenantId
+    """Whose block it is; loads of tenants take turns."""
     name: BlockName
     host_slot: int | None
     """None: from disk."""

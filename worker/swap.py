@@ -168,7 +168,7 @@ class Swap:
         swap_in = _OwnedSwapIn(sequence.owner.domain, state, held, blocks, sources, tokens, len(blocks))
         for number, (source, block) in enumerate(zip(sources, blocks, strict=True)):
             identifier = self._lower.new_transfer()
-            self._loads.append(Load(identifier, source.name, source.host_slot, block.slots))
+            self._loads.append(Load(identifier, source.tenant, source.name, source.host_slot, block.slots))
             self._running[identifier] = _Load(swap_in, number)
             self._by_source[source] = swap_in
         sequence.wait_for(state, self._clock.monotonic_s())

@@ -2,7 +2,7 @@
 
 Stores and scrubs are done on the engine's thread, and domains are dropped from disk there. Writes to disk are copied to
 a bounded staging buffer and leave it on a thread that writes and removes in order; loads run on another one, a few
-blocks at a time, domains in turn. Knows bytes and slots, not which block is worth keeping where. A thread that dies
+blocks at a time, tenants in turn. Knows bytes and slots, not which block is worth keeping where. A thread that dies
 ends the worker: the next call of `finished`, `move` or `load` raises.
 """
 
@@ -32,7 +32,7 @@ STAGING_BYTES = 64 << 20
 """Of blocks that wait to be written to disk; at least two blocks."""
 
 TURN_BYTES = 1 << 20
-"""Loaded for one domain before another one's turn; at least a block."""
+"""Loaded for one tenant before another one's turn; at least a block."""
 
 CLOSE_TIMEOUT_S = 10.0
 """For each thread to end what it is just doing."""

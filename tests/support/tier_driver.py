@@ -112,7 +112,8 @@ class TierDriver:
         self.loading.append(request)
         for at, source in enumerate(sources):
             self.seen[f"loads from {source.tier}"] += 1
-            load = Load(self.lower.new_transfer(), source.name, source.host_slot, granted.blocks[at].slots)
+            slots = granted.blocks[at].slots
+            load = Load(self.lower.new_transfer(), source.tenant, source.name, source.host_slot, slots)
             self.by_load[load.id] = (request, at)
             self.to_start.append(load)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from cache_store.block_name import BlockName
+from cache_store.domain import TenantId
 from cache_store.tokens import pack
 from cache_store.transfers import NO_MOVES, HostStore, Load, Moves, Spill, TransferId
 from worker.step_plan import SlotRef, StepPlan
@@ -23,8 +24,10 @@ def spill(transfer: int, host_slot: int, name: BlockName | None = None) -> Spill
     return Spill(TransferId(transfer), host_slot, name or block_name(transfer))
 
 
-def load(transfer: int, host_slot: int | None, *slots: int, name: BlockName | None = None) -> Load:
-    return Load(TransferId(transfer), name or block_name(transfer), host_slot, slots)
+def load(
+    transfer: int, host_slot: int | None, *slots: int, name: BlockName | None = None, tenant: str = "acme"
+) -> Load:
+    return Load(TransferId(transfer), TenantId(tenant), name or block_name(transfer), host_slot, slots)
 
 
 def moving(moves: Moves = NO_MOVES, *loads: Load, scrubs: tuple[SlotRef, ...] = ()) -> StepPlan:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from cache_store.domain import TenantId
 from cache_store.errors import InvalidRequestError, PreconditionError
 from cache_store.transfers import HostStore, Load, Moves, TransferId
 from tests.support.transfer_plans import block_name, moving, spill
@@ -49,7 +50,7 @@ def test_blocks_go_through_both_tiers_and_nothing_stays(tmp_path: Path) -> None:
     runner.run(moving(Moves(stores=(HostStore((0,), 0),))))
     runner.run(moving(Moves(spills=(spill(1, 0, name),))))
     assert outcomes(runner, 1) == {1: True}
-    runner.run(moving(Moves(), Load(TransferId(2), name, None, (3,))))
+    runner.run(moving(Moves(), Load(TransferId(2), TenantId("acme"), name, None, (3,))))
     assert outcomes(runner, 1) == {2: True}
     with pytest.raises(PreconditionError, match="another process keeps blocks"):
         build_runner(config)

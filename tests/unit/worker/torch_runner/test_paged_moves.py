@@ -11,6 +11,7 @@ import torch
 
 from cache_store.block_files import BlockFiles
 from cache_store.clock import SystemClock
+from cache_store.domain import TenantId
 from cache_store.transfers import HostStore, Load, Moves, TransferId
 from tests.support.runner_drivers import paged_driver, tokens
 from tests.support.step_driver import Driver, Track
@@ -64,7 +65,7 @@ class Bench:
         targets = [tuple(reversed(group)) for group in self._unused()]
         names = [block_name(number, block_size=16) for number in range(3)]
         loads = [
-            Load(TransferId(10 + number), names[number], host_slot, slots)
+            Load(TransferId(10 + number), TenantId("acme"), names[number], host_slot, slots)
             for number, (host_slot, slots) in enumerate(zip(host_slots, zip(*targets, strict=True), strict=True))
         ]
         self.runner.run(moving(Moves(), *loads))
