@@ -94,6 +94,18 @@ class LowerTier:
             order = self.orders[tenant] = Order(self.ledger.of(tenant), self._device.of(tenant))
         return order
 
+    def used_by(self, tenant: TenantId) -> int:
+        """Blocks of the tenant."""
+        order = self.orders.get(tenant)
+        return 0 if order is None else order.account.num_used
+
+    def close(self, tenant: TenantId) -> None:
+        """Forgets what is known of a deleted tenant, as soon as it has no blocks."""
+        self.ledger.close(tenant)
+        order = self.orders.get(tenant)
+        if order is not None and not order.account.num_used:
+            del self.orders[tenant]
+
     def set_quotas(self, quotas: QuotaTable) -> None:
         """Other quotas from now on; what exceeds them leaves."""
         self.ledger.set_quotas(quotas)
@@ -220,6 +232,8 @@ class LowerTier:
         account.give_slots(1)
         if not account.num_used:
             self.ledger.leave(account)
+            if account.is_closed:
+                self.orders.pop(account.tenant, None)
         self._leaving.slot(stay)
 
     def _trim(self, account: Account) -> None:

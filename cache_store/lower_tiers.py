@@ -187,7 +187,7 @@ class LowerTiers:
 
     def used_by(self, tenant: TenantId) -> tuple[int, int]:
         """Blocks of the tenant in the host's memory and on disk."""
-        return self._host.ledger.of(tenant).num_used, self._disk.ledger.of(tenant).num_used
+        return self._host.used_by(tenant), self._disk.used_by(tenant)
 
     def domains(self) -> list[Domain]:
         """Those of which something is here."""
@@ -259,7 +259,7 @@ class LowerTiers:
     def close(self, tenant: TenantId) -> None:
         """Forgets what is known of a deleted tenant, as soon as it has no blocks."""
         for tier in self._tiers:
-            tier.ledger.close(tenant)
+            tier.close(tenant)
 
     def drop(self, domains: Collection[Domain], tenants: Collection[TenantId]) -> tuple[int, int]:
         """Forgets `domains`, which are of `tenants`, at once; how many blocks in the host's memory and on disk.

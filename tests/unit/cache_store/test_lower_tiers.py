@@ -251,3 +251,19 @@ def test_without_lower_tiers_there_are_none() -> None:
         TierSizes(0, 4)
     with pytest.raises(ValueError, match="negative"):
         TierSizes(-1, 0)
+
+
+def test_nothing_is_kept_of_a_deleted_tenant() -> None:
+    tiers = TieredPrefixes(num_disk=4)
+    for tokens in (CHAT, OTHER, THIRD):
+        tiers.request(tokens)
+        tiers.settle()
+    tiers.pool.drop((ACME,), (ACME.tenant,))
+    tiers.pool.close(ACME.tenant)
+    tiers.pool.check_invariants()
+    assert tiers.lower.used_by(ACME.tenant) == (0, 0)
+    assert not [each for each in tiers.pool.usage() if each.tenant == ACME.tenant]
+    for tokens in (CHAT, OTHER, THIRD):  # its id is not used again; if it were, it would start afresh
+        tiers.request(tokens)
+        tiers.settle()
+    assert tiers.below(CHAT) == ["disk"] * 4
