@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from cache_store.event_log import EventLog
 from cache_store.events import BlockChange
 from cache_store.expiry import Expiries
-from cache_store.lower_block import LowerBlock, Stay
+from cache_store.lower_block import LowerBlock, Stay, StayState
 from cache_store.lower_moves import PendingMoves
 from cache_store.lower_tier import LowerTier
 from cache_store.lower_tree import LowerTree
@@ -46,7 +46,8 @@ class Stays:
 
     def take_out(self, stay: Stay) -> None:
         """Bytes that are not wanted there any more."""
-        self._moves.cancel(stay)
+        if stay.state is StayState.WAITING:
+            self._moves.cancel(stay)
         self._tiers[stay.level].remove(stay)
 
     def lose(self, stay: Stay) -> None:
@@ -94,10 +95,11 @@ class Stays:
 
     def watch_expiry(self, node: LowerBlock) -> None:
         """Where nothing depends on a node, it goes when its time is over."""
+        use = node.use
+        if use is None or use.expires_s == math.inf:
+            return
         if node.parent is not None and not node.children and node.ref_count == 0:
-            assert node.use is not None
-            if node.use.expires_s != math.inf:
-                self._expiries.push(node, node.use)
+            self._expiries.push(node, use)
 
     def expire(self, now_s: float) -> None:
         """Drops what nobody used for its time to live."""

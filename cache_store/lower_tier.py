@@ -152,13 +152,14 @@ class LowerTier:
 
     def remove(self, stay: Stay) -> None:
         """Takes a stay out; its slot comes free as soon as nothing refers to it."""
-        node = stay.node
+        node, order = stay.node, stay.order
         node.stays[self.level] = None
-        self._count_child(node, -1)
+        if node.parent is not None:
+            self._count_child(node, -1)
+        if stay.parent is None:
+            order.copies.pop(stay, None)
         stay.parent = None
         stay.is_gone = True
-        order = stay.order
-        order.copies.pop(stay, None)
         if stay.ref_count == 0:
             order.account.num_cached -= 1
             self._free(order.account, stay)
@@ -169,7 +170,8 @@ class LowerTier:
             account = stay.order.account
             account.num_held += 1
             account.num_cached -= 1
-            stay.order.copies.pop(stay, None)
+            if stay.parent is None:
+                stay.order.copies.pop(stay, None)
         stay.ref_count += 1
 
     def let_go(self, stay: Stay) -> None:
@@ -225,7 +227,8 @@ class LowerTier:
             above = node.parent.stays[self.level]
             if above is not None:
                 above.children += number
-                self.offer(above)
+                if above.children == 0:
+                    self.offer(above)
 
     def _free(self, account: Account, stay: Stay) -> None:
         self.unused.append(stay.slot)

@@ -252,7 +252,8 @@ class LowerTiers:
                 place = self._lay_down(removed[at], place, use)
                 if wants[at]:
                     self._store(place, removed[at].slots)
-                self._stays.rank(place)
+                if nodes[at] is not None or at == num_lost:
+                    self._stays.rank(place)
         self.num_demoted += len(removed) - num_lost
         self._stays.release(held)
 
@@ -297,15 +298,18 @@ class LowerTiers:
     # nodes
 
     def _lay_down(self, block: Block, place: LowerBlock | LowerDomain, use: Use) -> LowerBlock:
+        is_known = block.lower is not None
         node = self._tree.lay_down(block, place)
         node.use = use
-        for tier, _ in self._stays.of(node):
-            tier.hang(node)
+        if is_known:
+            for tier, _ in self._stays.of(node):
+                tier.hang(node)
         return node
 
     def _store(self, node: LowerBlock, slots: tuple[int, ...]) -> None:
         stay = self._host.add(node)
         self._owners[stay.slot] = stay
+        stay.parent = node
         if node.ref_count:
             self._stays.pin(stay)
         self._moves.stores[stay] = slots
