@@ -310,6 +310,10 @@ class BlockPool:
         self._evictions.give_back()
         return Dropped(num_blocks + num_held, num_host, num_disk, num_held)
 
+    def expect_scrubs(self, domain: Domain) -> None:
+        """Whatever is held of a domain that was dropped, or may have been, is to be scrubbed when it is let go of."""
+        self.scrubs.expect(self._blocks, domain.root)
+
     def drain_events(self) -> tuple[BlockEvent, ...]:
         """What changed since the last call, in order, one event per run of equal domain and change."""
         return self._events.drain()

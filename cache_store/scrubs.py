@@ -6,7 +6,7 @@ that, a part with each plan. Owned by the pool.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from cache_store.domain import TenantId
@@ -17,7 +17,7 @@ _NOBODY = b"dropped"
 """
 
 MAX_ROOTS = 65_536
-"""Dropped domains that are remembered; beyond it only those of which blocks are held."""
+"""Domains that are remembered so; beyond it only those of which blocks are held."""
 
 MAX_BLOCKS_PER_PLAN = 1_024
 BYTES_PER_PLAN = 32 * 1024 * 1024
@@ -57,7 +57,7 @@ class Scrubs:
         self._queue: list[Block] = []
         """Those that were given away meanwhile count no more."""
         self.roots: set[bytes] = set()
-        """Of dropped domains. Requests may run in them, or come late: what they let go of is scrubbed."""
+        """Of domains that were dropped, or may have been. Requests run in them: what they let go of is scrubbed."""
 
     def __len__(self) -> int:
         """Blocks to look at: none, once everything is scrubbed."""
@@ -77,11 +77,14 @@ class Scrubs:
                 num_held += block.root in roots
             elif block.parent is None and block.tenant in tenants:
                 unused.append(block)
-        if len(self.roots) + len(roots) > MAX_ROOTS:
-            self.roots &= held
-        self.roots.update(roots)
+        self._remember(roots, lambda: held)
         self.add(unused)
         return num_held
+
+    def expect(self, blocks: Iterable[Block], root: bytes) -> None:
+        """What is held of a domain from now on is scrubbed when it is let go of; `blocks` are all of the pool."""
+        if root not in self.roots:
+            self._remember((root,), lambda: {block.root for block in blocks if block.ref_count})
 
     def add(self, blocks: Iterable[Block]) -> None:
         """Takes unused blocks, those that hold somebody's bytes."""
@@ -101,6 +104,11 @@ class Scrubs:
             scrubs += enumerate(block.slots)
             num_most -= 1
         return tuple(scrubs)
+
+    def _remember(self, roots: Collection[bytes], held: Callable[[], set[bytes]]) -> None:
+        if len(self.roots) + len(roots) > MAX_ROOTS:
+            self.roots &= held()
+        self.roots.update(roots)
 
     def check_invariants(self, blocks: Iterable[Block]) -> None:
         """Raises AssertionError where the books do not agree with `blocks`, which are all of the pool."""

@@ -243,6 +243,8 @@ class Allocator:
 
     def _take(self, sequence: Sequence, match: Match, num_ahead: int) -> None:
         domain = sequence.owner.domain
+        if sequence.owner.is_dropped:
+            self._pool.expect_scrubs(domain)
         num_new = self.blocks_for(sequence.num_tokens) - len(match.blocks)
         self._pool.note_reuse(domain, match)
         sequence.add_blocks(match.blocks)

@@ -33,6 +33,7 @@ from worker.preemption import MAX_PREEMPTIONS
 from worker.queue_limit import may_wait
 from worker.rate import RateMeter
 from worker.requests import (
+    CacheMode,
     EngineOutput,
     EngineRequest,
     Failed,
@@ -104,7 +105,8 @@ class Engine:
         if not may_wait(tenant, waiting, lambda each: self._pool.quotas.of(each).weight, self._config.num_max_waiting):
             raise UnavailableError("too many requests wait at this worker; try again later", self._queue_s())
         now_s = self._clock.monotonic_s()
-        active = ActiveRequest(request, next(self._ordinals), now_s)
+        is_dropped = request.cache_mode is CacheMode.PURGED
+        active = ActiveRequest(request, next(self._ordinals), now_s, is_dropped=is_dropped)
         sequence = Sequence(active, tuple(range(request.num_samples)), request.prompt, self._num_groups)
         active.sequences.append(sequence)
         self._requests[request.key] = active

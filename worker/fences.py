@@ -2,7 +2,7 @@
 
 It learns so from the published fences of all tenants and, ahead of them, from notices about single ones. An older fence
 never takes the place of a newer one, and a tenant that is deleted never comes back. Nothing is refused here: a request
-whose domain was purged runs, without reuse. Owned by the worker's event loop; pure.
+whose domain was purged runs, without reuse, and leaves nothing. Owned by the worker's event loop; pure.
 """
 
 from __future__ import annotations

@@ -23,6 +23,8 @@ class CacheMode(StrEnum):
     READ_WRITE = "read_write"
     READ_ONLY = "read_only"
     BYPASS = "bypass"
+    PURGED = "purged"
+    """As bypass, and nothing of it stays when it ends: its domain was purged before it came, or may have been."""
 
 
 class Finish(StrEnum):

@@ -187,7 +187,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._require_open()
         self._next_key += 1
         request = to_engine(message, claims, RequestKey(self._next_key), self._model)
-        return request if self.purges.admits(claims) else replace(request, cache_mode=CacheMode.BYPASS)
+        return request if self.purges.admits(claims) else replace(request, cache_mode=CacheMode.PURGED)
 
     def _claims(self, message: RoutedMessage) -> RequestClaims:
         """Checks in the order in which a sender can be believed: its version, its token, then what it says."""

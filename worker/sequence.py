@@ -37,7 +37,8 @@ class ActiveRequest:
     first_token_s: float | None = None
     setbacks: Setbacks = field(default_factory=Setbacks)
     is_dropped: bool = False
-    """Its domain was purged: it runs to its end with what it has, and neither finds nor stores anything any more."""
+    """Its domain was purged: it runs to its end with what it has, and neither finds nor stores anything any more. What
+    it computes is overwritten when it ends."""
     is_guarded: bool = False
     """It starts only with all blocks that it will ever need, and is not preempted any more."""
 

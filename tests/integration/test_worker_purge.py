@@ -214,6 +214,16 @@ async def test_a_router_that_is_behind_gets_an_answer_without_reuse_and_stores_n
     await until(lambda: _is(_of(cluster.num_written_slots()), 0))
 
 
+async def test_what_comes_late_leaves_no_bytes_at_a_worker_that_had_none_of_them(cluster: Cluster) -> None:
+    await cluster.purge(NEW)
+    await cluster.tell(sign_notice(CLUSTER_KEY, FenceNotice(GLOBEX.tenant, None, 2)))
+    for domain in (ACME, GLOBEX):
+        assert await cluster.run(domain) == 0
+    await until(lambda: _is(_of(cluster.num_written_slots()), 0))
+    await cluster.run(ACME_NEW, NEW, 2)
+    assert cluster.num_written_slots() > NUM_BLOCKS
+
+
 async def test_a_notice_without_the_clusters_mac_or_of_another_protocol_changes_nothing(cluster: Cluster) -> None:
     await cluster.run(ACME)
     with pytest.raises(grpc.aio.AioRpcError) as refused:

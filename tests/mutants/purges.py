@@ -42,6 +42,14 @@ PURGES = (
         f"{DROP}::test_held_blocks_stay_with_their_holders_and_are_scrubbed_when_the_last_one_lets_go",
     ),
     Mutant(
+        "late-not-scrubbed",
+        "what a request of a purged domain that came late computes stays where it is",
+        "worker/engine.py",
+        "is_dropped = request.cache_mode is CacheMode.PURGED",
+        "is_dropped = False",
+        f"{PURGE}::test_a_request_that_came_late_finds_and_leaves_nothing",
+    ),
+    Mutant(
         "scrubbed-in-use",
         "a dropped block is scrubbed also where somebody was given it meanwhile",
         "cache_store/scrubs.py",
@@ -93,7 +101,7 @@ PURGES = (
         "old-request-reuses",
         "a request of a router that is behind finds and stores what was purged",
         "worker/rpc.py",
-        "return request if self.purges.admits(claims) else replace(request, cache_mode=CacheMode.BYPASS)",
+        "return request if self.purges.admits(claims) else replace(request, cache_mode=CacheMode.PURGED)",
         "return request",
         "tests/integration/test_worker_purge.py::"
         "test_a_router_that_is_behind_gets_an_answer_without_reuse_and_stores_nothing",

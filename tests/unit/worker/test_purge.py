@@ -187,8 +187,42 @@ def test_what_was_purged_is_scrubbed_again_after_a_step_that_failed() -> None:
     assert bench.written_slots() == set()
 
 
-def test_a_request_of_the_purged_epoch_that_came_late_leaves_nothing() -> None:
+@pytest.mark.parametrize("num_samples", [1, 3])
+def test_a_request_that_came_late_finds_and_leaves_nothing(num_samples: int) -> None:
+    """Its worker had nothing of the domain when that was purged, or knew no such tenant."""
     bench = Bench()
-    purge(bench)
-    bench.answer(PROMPT, domain=ACME, mode=CacheMode.BYPASS)
+    late = bench.submit(PROMPT, sampling(temperature=0.8), domain=ACME, num_samples=num_samples, mode=CacheMode.PURGED)
+    bench.run_until_idle()
+    bench.assert_exact(late)
+    assert bench.answers[late].cached_tokens == 0
     assert bench.engine.snapshot() == {}
+    assert bench.written_slots() == set()
+
+
+def test_a_late_request_that_fails_leaves_nothing() -> None:
+    bench = Bench()
+    late = bench.submit(PROMPT, domain=ACME, mode=CacheMode.PURGED)
+    bench.step()
+    assert bench.written_slots()
+    bench.runner.error = RuntimeError("injected")
+    bench.run_until_idle()
+    assert bench.answers[late].error is not None
+    assert bench.written_slots() == set()
+
+
+def test_late_requests_of_any_number_of_domains_leave_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cache_store.scrubs.MAX_ROOTS", 2)
+    bench = Bench()
+    for number in range(5):
+        bench.submit(PROMPT, domain=fenced_domain(OLD, f"p{number}"), mode=CacheMode.PURGED)
+    bench.run_until_idle()
+    assert bench.written_slots() == set()
+
+
+def test_a_late_request_does_not_take_with_it_what_others_keep() -> None:
+    bench = Bench()
+    for domain in (ACME, ACME_NEW):
+        bench.answer(PROMPT, domain=domain)
+    bench.answer([*PROMPT, 1], domain=ACME, mode=CacheMode.PURGED)
+    for domain in (ACME, ACME_NEW):
+        assert bench.answer(PROMPT, domain=domain).cached_tokens == 16

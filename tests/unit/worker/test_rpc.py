@@ -117,7 +117,7 @@ async def test_a_purge_does_not_wait_for_a_long_step_and_is_in_force_at_once() -
         await until(lambda: len(engine.submitted) == 3)
         assert engine.purges == [{fence.tenant: fence}]
         modes = {request.domain.tenant: request.cache_mode for request in engine.submitted[1:]}
-        assert modes == {ACME.tenant: CacheMode.BYPASS, GLOBEX.tenant: CacheMode.READ_WRITE}
+        assert modes == {ACME.tenant: CacheMode.PURGED, GLOBEX.tenant: CacheMode.READ_WRITE}
         for call in (before, *after):
             call.cancel()
 
