@@ -5,7 +5,8 @@ object only, so that nothing outlives it: a crash leaves sealed bytes that nobod
 removes the folder. For the same reason nothing is synced. Files are not overwritten before they are unlinked: file
 systems and SSDs do not promise to write in place. What makes bytes unreadable is that their domain's key is gone.
 
-Safe on several threads. Reads wait for reads, writes for writes, neither for the other nor for removals.
+Safe on several threads. Reads wait for reads, writes for writes, neither for the other nor for removals; only where
+there is no room, a write waits for the files of removed domains to be unlinked.
 """
 
 from __future__ import annotations
@@ -25,6 +26,9 @@ from cache_store import file_io
 from cache_store.block_name import BlockName
 from cache_store.block_seal import TAG_BYTES, BlockSeal, Buffer, head_bytes
 from cache_store.errors import CorruptDataError, NotStoredError, StorageError
+
+SWEEP_TIMEOUT_S = 2.0
+"""A write waits that long for room that a removed domain's files still take."""
 
 _log = structlog.get_logger(__name__)
 
@@ -59,9 +63,12 @@ class BlockFiles:
         """Of what follows, down to the blank line."""
         self._domains: dict[bytes, _DomainFiles] = {}
         self._num_files = 0
+        self._num_unswept = 0
+        """Of them, those of removed domains."""
         self._numbers: Iterator[int] = count()
         self._is_closed = False
         self._sweeps: list[Future[None]] = []
+        self._unlinked = threading.Condition(self._lock)
 
         self._sweeper = ThreadPoolExecutor(max_workers=1, thread_name_prefix="block-files-sweeper")
         self._write_lock = threading.Lock()
@@ -133,6 +140,7 @@ class BlockFiles:
             if domain is None:
                 return
             files, domain.files = domain.files, {}
+            self._num_unswept += len(files)
             self._sweeps = [sweep for sweep in self._sweeps if not sweep.done() or sweep.exception()]
             self._sweeps.append(self._sweeper.submit(self._sweep, domain.folder, files.values()))
 
@@ -165,6 +173,10 @@ class BlockFiles:
             assert len(listed) <= self._num_files <= self._max_blocks
             assert not is_swept or len(listed) == self._num_files
 
+    @property
+    def _has_room(self) -> bool:
+        return self._num_files < self._max_blocks
+
     def _find(self, name: BlockName) -> tuple[_DomainFiles, int]:
         with self._lock:
             domain = self._domains.get(name.root)
@@ -188,12 +200,13 @@ class BlockFiles:
     def _reserve(self, name: BlockName) -> _DomainFiles:
         """Takes the room of a file and the name in its domain."""
         with self._lock:
+            self._unlinked.wait_for(lambda: self._has_room or not self._num_unswept, SWEEP_TIMEOUT_S)
             if self._is_closed:
                 raise StorageError("the disk tier is closed")
             for sweep in self._sweeps:
                 if sweep.done():
                     sweep.result()  # raises what ended it
-            if self._num_files >= self._max_blocks:
+            if not self._has_room:
                 raise StorageError(f"all {self._max_blocks} blocks of the disk tier are taken")
             domain = self._domains.get(name.root)
             if domain is None:
@@ -235,6 +248,9 @@ class BlockFiles:
             if self._is_closed:
                 return  # all is removed at once
             self._unlink(folder / str(number))
+            with self._lock:
+                self._num_unswept -= 1
+                self._unlinked.notify_all()
         _remove_folder(folder)
 
     def _unlink(self, path: Path) -> None:

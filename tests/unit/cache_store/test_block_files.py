@@ -280,6 +280,50 @@ def test_it_takes_no_more_than_it_may(files: BlockFiles) -> None:
     assert read(files, names[8]) == block(3)
 
 
+@pytest.fixture
+def may_unlink(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
+    """The disk takes its time: nothing is unlinked before it is set, or else for 50 ms."""
+    event, unlink = threading.Event(), Path.unlink
+
+    def slowly(path: Path, missing_ok: bool = False) -> None:
+        event.wait(0.05)
+        unlink(path, missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", slowly)
+    yield event
+    event.set()
+
+
+def fill(files: BlockFiles) -> None:
+    for number in range(8):
+        files.write(make_name(number=number), block(1))
+
+
+@pytest.mark.usefixtures("may_unlink")
+def test_who_writes_after_anothers_purge_of_a_full_disk_loses_nothing(files: BlockFiles) -> None:
+    fill(files)
+    files.remove_domain(ONE.root)
+    files.write(OTHER, block(2))
+    assert files.num_files <= 8
+    assert read(files, OTHER) == block(2)
+    assert files.wait_swept(10)
+    files.check_invariants()
+
+
+def test_a_write_does_not_wait_for_a_disk_that_hangs(
+    files: BlockFiles, may_unlink: threading.Event, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cache_store.block_files.SWEEP_TIMEOUT_S", 0.0)
+    fill(files)
+    files.remove_domain(ONE.root)
+    with pytest.raises(StorageError, match="8 blocks"):
+        files.write(OTHER, block(2))
+    may_unlink.set()
+    assert files.wait_swept(10)
+    files.write(OTHER, block(2))
+    assert read(files, OTHER) == block(2)
+
+
 def test_a_block_of_another_size_is_an_error_of_the_caller(files: BlockFiles) -> None:
     with pytest.raises(ValueError, match="256 bytes, not 255"):
         files.write(ONE, bytes(SIZE - 1))
