@@ -68,7 +68,7 @@ class BlockPool:
         if sizes != DEVICE_ONLY:
             self.lower = LowerTiers(
                 sizes,
-                geometry.block_size,
+                geometry,
                 clock,
                 self._ledger,
                 self._events,

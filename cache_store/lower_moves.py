@@ -7,6 +7,7 @@ its stays until it is reported.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import islice
 
 from cache_store.block_name import BlockName
 from cache_store.lower_block import Stay
@@ -24,7 +25,9 @@ class Taken:
 class PendingMoves:
     """Queues of one engine."""
 
-    def __init__(self) -> None:
+    def __init__(self, num_scrubs: int) -> None:
+        self._num_scrubs = num_scrubs
+        """With one plan at most."""
         self.stores: dict[Stay, tuple[int, ...]] = {}
         """Slots of the device by what they are stored to."""
         self.spills: dict[Stay, Spill] = {}
@@ -54,20 +57,24 @@ class PendingMoves:
         self.forgotten_domains[root] = None
 
     def take(self) -> Taken:
-        """All of them, for a plan. One plan at a time: the one before has ended."""
+        """All of them, for a plan; of the scrubs a part. One plan at a time: the one before has ended."""
         assert self.taken is None, "the plan that took the moves before has not ended"
         spilled = {spill.name for spill in self.spills.values()}
-        written = {stay.slot for stay in self.stores}
+        for stay in self.stores:  # overwritten as a whole
+            self.scrubs.pop(stay.slot, None)
+        scrubs = tuple(islice(self.scrubs, self._num_scrubs))
         moves = Moves(
             spills=tuple(self.spills.values()),
-            host_scrubs=tuple(slot for slot in self.scrubs if slot not in written),
+            host_scrubs=scrubs,
             stores=tuple(HostStore(slots, stay.slot) for stay, slots in self.stores.items()),
             forgotten=tuple(name for name in self.forgotten if name not in spilled),
             forgotten_domains=tuple(self.forgotten_domains),
         )
         taken = Taken(moves, tuple(self.stores))
         self.spilling.update((spill.id, stay) for stay, spill in self.spills.items())
-        for queue in (self.stores, self.spills, self.scrubs, self.forgotten, self.forgotten_domains):
+        for slot in scrubs:
+            del self.scrubs[slot]
+        for queue in (self.stores, self.spills, self.forgotten, self.forgotten_domains):
             queue.clear()
         self.taken = taken
         return taken

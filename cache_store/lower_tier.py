@@ -115,6 +115,8 @@ class LowerTier:
 
     def make_room(self, tenant: TenantId, offer: Offer) -> int:
         """Frees slots for the tenant's blocks: for so many of them as come in."""
+        if self.ledger.has_strict:
+            self._give_back()
         account = self.ledger.of(tenant)
         num = min(offer.num_blocks, num_available(account, self.ledger.present, len(self.unused)))
         if num == 0:

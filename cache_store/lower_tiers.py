@@ -18,6 +18,7 @@ from cache_store.clock import Clock
 from cache_store.domain import Domain, DomainTag, TenantId
 from cache_store.event_log import EventLog
 from cache_store.events import BlockChange
+from cache_store.groups import CacheGeometry
 from cache_store.ledger import Ledger
 from cache_store.lower_block import DISK, HOST, LowerBlock, LowerDomain, Stay, StayState
 from cache_store.lower_check import check_domain, check_tier
@@ -29,6 +30,7 @@ from cache_store.lower_tree import LowerTree, descendants, tops
 from cache_store.policy import Use
 from cache_store.prefix_tree import Block, DomainRoot, mark_shared
 from cache_store.quota import QuotaTable
+from cache_store.scrubs import num_scrubbed
 from cache_store.tier_kind import TierKind
 from cache_store.tokens import PackedTokens
 from cache_store.transfers import NO_MOVES, Moves, Spill, TransferId, TransferResult
@@ -58,7 +60,7 @@ class LowerTiers:
     def __init__(
         self,
         sizes: TierSizes,
-        block_size: int,
+        geometry: CacheGeometry,
         clock: Clock,
         device: Ledger,
         events: EventLog,
@@ -67,8 +69,8 @@ class LowerTiers:
         """`bare` is told of blocks of the device that have nothing below them here any more."""
         self._clock = clock
         self._events = events
-        self._tree = LowerTree(block_size, bare)
-        self._moves = PendingMoves()
+        self._tree = LowerTree(geometry.block_size, bare)
+        self._moves = PendingMoves(num_scrubbed(geometry.bytes_per_block, sizes.num_host_blocks))
         to_disk = Leaving(self._leave_host, self._drop_copy, self._free_host)
         away = Leaving(self._leave_disk, self._drop_copy, self._free_disk)
         self._host = LowerTier(HOST, sizes.num_host_blocks, clock, device, to_disk)
@@ -248,11 +250,12 @@ class LowerTiers:
             self._drop(block, root.tag)
         if num_lost < len(removed):
             place = self._tree.place_of(above, root)
+            are_new = not any(nodes[num_lost:])
             for at in range(len(removed) - 1, num_lost - 1, -1):
                 place = self._lay_down(removed[at], place, use)
                 if wants[at]:
                     self._store(place, removed[at].slots)
-                if nodes[at] is not None or at == num_lost:
+                if at == num_lost or not are_new:  # of a new tail only the leaf may go
                     self._stays.rank(place)
         self.num_demoted += len(removed) - num_lost
         self._stays.release(held)

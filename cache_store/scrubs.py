@@ -45,15 +45,19 @@ class Dropped:
         )
 
 
+def num_scrubbed(bytes_per_block: int, num_blocks: int) -> int:
+    """Blocks to scrub with one plan, so that nobody's step gets long by it, of a pool of `num_blocks`."""
+    num_wanted = max(1, BYTES_PER_PLAN // max(1, bytes_per_block), num_blocks // NUM_PLANS)
+    return min(MAX_BLOCKS_PER_PLAN, num_wanted)
+
+
 class Scrubs:
     """Unused blocks that wait to be scrubbed, and the domains whose blocks will when they become unused."""
 
     __slots__ = ("_queue", "num_per_plan", "roots")
 
     def __init__(self, bytes_per_block: int, num_blocks: int) -> None:
-        num_wanted = max(1, BYTES_PER_PLAN // max(1, bytes_per_block), num_blocks // NUM_PLANS)
-        self.num_per_plan = min(MAX_BLOCKS_PER_PLAN, num_wanted)
-        """Blocks to scrub with one plan, so that nobody's step gets long by it."""
+        self.num_per_plan = num_scrubbed(bytes_per_block, num_blocks)
         self._queue: list[Block] = []
         """Those that were given away meanwhile count no more."""
         self.roots: set[bytes] = set()

@@ -9,11 +9,12 @@ import pytest
 from cache_store.events import BlockChange
 from cache_store.lower_tiers import TierSizes
 from cache_store.quota import QuotaTable, TenantQuota, TierShare
+from cache_store.scrubs import MAX_BLOCKS_PER_PLAN
 from cache_store.tier_kind import TierKind
 from cache_store.tokens import pack
 from cache_store.transfers import NO_MOVES
 from tests.support.block_mirror import BlockMirror
-from tests.support.stored_prefixes import ACME, GLOBEX
+from tests.support.stored_prefixes import ACME, BLOCK, GLOBEX
 from tests.support.tiered_prefixes import TieredPrefixes
 
 CHAT = tuple(range(16))
@@ -267,3 +268,17 @@ def test_nothing_is_kept_of_a_deleted_tenant() -> None:
         tiers.request(tokens)
         tiers.settle()
     assert tiers.below(CHAT) == ["disk"] * 4
+
+
+def test_a_plan_scrubs_no_more_than_a_step_can_bear() -> None:
+    num_blocks = 2 * MAX_BLOCKS_PER_PLAN
+    tiers = TieredPrefixes(num_device=num_blocks, num_host=num_blocks)
+    tiers.request(range(num_blocks * BLOCK))
+    tiers.request(range(num_blocks * BLOCK, 2 * num_blocks * BLOCK))
+    tiers.move()
+    tiers.pool.drop((ACME,), (ACME.tenant,))
+    plans = []
+    while tiers.lower.has_moves:
+        plans.append(tiers.move().host_scrubs)
+    assert sorted(slot for plan in plans for slot in plan) == list(range(num_blocks))
+    assert [len(plan) for plan in plans] == [MAX_BLOCKS_PER_PLAN] * 2
