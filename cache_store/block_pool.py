@@ -10,6 +10,7 @@ are all that eviction has to look at. Each tenant has an account with its own or
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 
 from cache_store.account import Account
 from cache_store.clock import Clock
@@ -123,7 +124,7 @@ class BlockPool:
         """Who has what; those with most blocks first."""
         by_use = sorted(self._ledger.everybody, key=lambda account: (-account.num_used, account.tenant))
         num_borrowed = self._ledger.borrowed()
-        return tuple(self._ledger.use(account, num_borrowed) for account in by_use)
+        return tuple(self._use(account, num_borrowed) for account in by_use)
 
     def guarantees(self) -> dict[TenantId, int]:
         """Blocks that tenants are guaranteed, where they are guaranteed any."""
@@ -131,7 +132,7 @@ class BlockPool:
 
     def use_of(self, domain: Domain) -> TenantUse:
         """What the domain's tenant has."""
-        return self._ledger.use(self._ledger.of(domain.tenant), self._ledger.borrowed())
+        return self._use(self._ledger.of(domain.tenant), self._ledger.borrowed())
 
     def max_blocks(self, domain: Domain) -> int:
         """See `Tier.max_blocks`."""
@@ -333,6 +334,13 @@ class BlockPool:
         self.scrubs.check_invariants(self._blocks)
         if self.lower is not None:
             self.lower.check_invariants()
+
+    def _use(self, account: Account, num_borrowed: int) -> TenantUse:
+        use = self._ledger.use(account, num_borrowed)
+        if self.lower is None:
+            return use
+        num_host, num_disk = self.lower.used_by(account.tenant)
+        return replace(use, host_blocks=num_host, disk_blocks=num_disk)
 
     def _forget(self, domain: Domain) -> int:
         """Takes a domain out of the tree; how many of its blocks nobody held."""

@@ -230,12 +230,20 @@ def test_blocks_go_down_to_the_disk_and_none_outlives_the_system(tmp_path: Path)
             for prompt in prompts:
                 client.generate(GenerationRequest(prompt, Sampling(max_tokens=1)))
             wait_until(lambda: client.cache.lookup(prompts[0]).matched_by_tier.disk_tokens > 0)
+        wait_until(lambda: all(_blocks_below(running)))
         assert list((tmp_path / "blocks" / "worker-0").glob("*/*"))
         assert running.stop() == 0, running.output()
     finally:
         running.stop()
     assert [path.name for path in (tmp_path / "blocks" / "worker-0").rglob("*")] == ["lock"]
     assert running.left_over() == []
+
+
+def _blocks_below(running: RunningUp) -> tuple[int, int]:
+    """What the status says of the only tenant's blocks in the host's memory and on disk."""
+    (worker,) = json.loads(running.run("status", "--json").stdout)["workers"]
+    (use,) = worker["tenants"]
+    return use["host_blocks"], use["disk_blocks"]
 
 
 def test_ctrl_c_during_a_start_leaves_nothing(tmp_path: Path) -> None:

@@ -164,6 +164,8 @@ def test_a_guarantee_holds_in_the_hosts_memory_too() -> None:
     assert tiers.below(CHAT) == ["host"] * 4
     assert tiers.lower.used_by(ACME.tenant) == (4, 0)
     assert tiers.lower.used_by(GLOBEX.tenant) == (4, 0)
+    assert {use.tenant: use.host_blocks for use in tiers.pool.usage()} == {ACME.tenant: 4, GLOBEX.tenant: 4}
+    assert tiers.pool.use_of(ACME) in tiers.pool.usage()
 
 
 def test_what_is_over_its_time_is_found_nowhere() -> None:
