@@ -99,7 +99,8 @@ class Account:
     def lose_cached(self, num_blocks: int) -> None:
         """That many of its cached blocks have become unused."""
         self.num_cached -= num_blocks
-        self.give_slots(num_blocks)
+        if self.strict:
+            self.give_slots(num_blocks)
 
     def give_slots(self, num_blocks: int) -> None:
         """That many blocks, which it has no more, have become unused. A strict tenant's stay its own."""

@@ -224,7 +224,7 @@ class BlockPool:
             assert block.ref_count == 1, "a block that is shared before its commit would change under its other holders"
         standing = self._tree.insert(domain, parent, blocks, tokens)
         stored = blocks
-        if standing != list(blocks):
+        if standing is not blocks:
             pairs = list(zip(blocks, standing, strict=True))
             stored = [block for block, there in pairs if block is there]
             self._hold(self._ledger.of(domain.tenant), [there for block, there in pairs if block is not there])
@@ -252,23 +252,24 @@ class BlockPool:
         if outcome is not None:
             self._note_use(account, blocks, outcome)
         unknown: Use | None = None
-        num_let_go = num_cached = 0
+        unused, num_still_held = self._unused, 0
+        num_unused = len(unused)
         for block in reversed(blocks):
             block.ref_count = num_holders = block.ref_count - 1
-            assert num_holders >= 0, f"{block} is released more often than it is held"
             if num_holders:
-                continue
-            if block.parent is None:
-                num_let_go += 1
-                self._unused.append(block)
-                continue
-            num_cached += 1
-            if block.use is None:
-                unknown = block.use = unknown or self._uses.unknown(account)
-            if not block.children:
-                self._evictions.offer(account, block)
-        if blocks[0].root in self.scrubs.roots:
-            self.scrubs.add(self._unused[len(self._unused) - num_let_go :])
+                assert num_holders > 0, f"{block} is released more often than it is held"
+                num_still_held += 1
+            elif block.parent is None:
+                unused.append(block)
+            else:
+                if block.use is None:
+                    unknown = block.use = unknown or self._uses.unknown(account)
+                if not block.children:
+                    self._evictions.offer(account, block)
+        num_let_go = len(unused) - num_unused
+        num_cached = len(blocks) - num_still_held - num_let_go
+        if num_let_go and blocks[0].root in self.scrubs.roots:
+            self.scrubs.add(unused[num_unused:])
         account.num_held -= num_let_go + num_cached
         account.num_cached += num_cached
         account.give_slots(num_let_go)
@@ -359,9 +360,11 @@ class BlockPool:
 
     def _note_use(self, account: Account, blocks: Sequence[Block], outcome: Outcome) -> None:
         """Gives the blocks that can be matched the use that the policy makes of them."""
-        known = [block for block in blocks if block.parent is not None]
-        if not known:
-            return
+        known = blocks
+        if blocks[-1].parent is None:  # of a prefix that is not all in the tree it is the end that is not
+            known = [block for block in blocks if block.parent is not None]
+            if not known:
+                return
         if account.watch is not None:
             account.watch.use(self._ledger.sample.of(known))
             account.watch.judge()
@@ -370,8 +373,9 @@ class BlockPool:
     def _hold(self, account: Account, blocks: Sequence[Block]) -> None:
         num_taken = 0
         for block in blocks:
-            if block.ref_count == 0:
+            num_holders = block.ref_count
+            block.ref_count = num_holders + 1
+            if not num_holders:
                 num_taken += 1
-            block.ref_count += 1
         account.num_held += num_taken
         account.num_cached -= num_taken

@@ -138,7 +138,8 @@ class EvictionQueue(Generic[B]):
     def _pop_only(self) -> B | None:
         """Takes out the oldest leaf of the only class: there is nothing to compare it with."""
         ((class_id, heap),) = self._classes.items()
-        self._forget_worth(class_id)
+        if class_id not in self._stale:
+            self._forget_worth(class_id)
         while heap:
             _, _, _, block, use = heappop(heap)
             self._num_entries -= 1

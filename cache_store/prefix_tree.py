@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import islice
+from struct import Struct
 from typing import TYPE_CHECKING
 
 from cache_store.digest import Digest, Hasher, block_digest
@@ -94,6 +95,8 @@ class PrefixTree:
     def __init__(self, block_size: int, hasher: Hasher) -> None:
         self._block_size = block_size
         self._hasher = hasher
+        self._cut = Struct(f"{block_size * TOKEN_BYTES}s").iter_unpack
+        """Cuts packed tokens into those of full blocks."""
         self._roots: dict[bytes, DomainRoot] = {}
 
     def match(self, domain: Domain, tokens: PackedTokens, max_tokens: int) -> list[Block]:
@@ -132,10 +135,11 @@ class PrefixTree:
 
     def insert(
         self, domain: Domain, parent: Block | None, blocks: Sequence[Block], tokens: PackedTokens
-    ) -> list[Block]:
+    ) -> Sequence[Block]:
         """Puts a run of full blocks below its parent (None: the domain's root); returns the blocks that stand there.
 
-        `tokens` are those of all blocks. Where a block with equal tokens stands already it stays.
+        `tokens` are those of all blocks. Where a block with equal tokens stands already it stays; where none does, what
+        is returned is `blocks` itself.
         """
         width = self._block_size * TOKEN_BYTES
         node: Block | DomainRoot = parent if parent is not None else self._open(domain)
@@ -143,10 +147,9 @@ class PrefixTree:
         for start in range(0, len(tokens), width):
             found = node.children.get(tokens[start : start + width])
             if found is None:
-                new = blocks[len(standing) :]
+                new = blocks[len(standing) :] if standing else blocks
                 self._hang(node, new, tokens, start)
-                standing += new
-                break
+                return [*standing, *new] if standing else blocks
             standing.append(found)
             node = found
         return standing
@@ -157,22 +160,28 @@ class PrefixTree:
         What left has no use any more. Returns it, leaf first, and what it hung on.
         """
         assert not leaf.children, "only leaves leave the tree: a resident block's ancestors are resident"
-        use, removed, block = leaf.use, [leaf], leaf
-        while True:
-            parent = block.parent
-            assert parent is not None
-            children = parent.children
-            del children[block.tokens]
-            block.parent = block.use = None
-            if children or parent.ref_count:
-                if not children and isinstance(parent, DomainRoot):
-                    del self._roots[leaf.root]
-                return removed, parent
-            assert isinstance(parent, Block), "roots are always held"
-            if parent.use is not use or len(removed) >= num_most:
-                return removed, parent
-            block = parent
+        use, block = leaf.use, leaf
+        parent: Block | DomainRoot | None = None
+        removed: list[Block] = []
+        for _ in range(num_most):
             removed.append(block)
+            parent = block.parent
+            block.parent = block.use = None
+            if isinstance(parent, Block) and not (parent.ref_count or parent.shared):
+                parent.children.clear()  # of a block that is not shared it was the only one
+            else:
+                assert parent is not None, "what leaves the tree is in it"
+                del parent.children[block.tokens]
+                if parent.ref_count or parent.children:
+                    if isinstance(parent, DomainRoot) and not parent.children:
+                        del self._roots[leaf.root]
+                    break
+                assert isinstance(parent, Block), "roots are always held"
+            if parent.use is not use:
+                break
+            block = parent
+        assert parent is not None
+        return removed, parent
 
     def remove_domain(self, root: bytes) -> list[Block]:
         """Takes all blocks of a domain out of the tree, parents first, whether they are held or not."""
@@ -218,15 +227,14 @@ class PrefixTree:
         """Puts new blocks one below the other, the first below `node`, with the tokens from byte `start` on."""
         if node.children and isinstance(node, Block):
             mark_shared(node)
-        width, hasher, digest = self._block_size * TOKEN_BYTES, self._hasher, node.digest
-        for block in blocks:
+        hasher, digest = self._hasher, node.digest
+        for block, (own,) in zip(blocks, self._cut(tokens[start:]), strict=True):
             block.parent = node
             block.shared = False
-            block.tokens = own = tokens[start : start + width]
+            block.tokens = own
             block.digest = digest = hasher(digest + own)
             node.children[own] = block
             node = block
-            start += width
 
     def _open(self, domain: Domain) -> DomainRoot:
         root = self._roots.get(domain.root)

@@ -177,7 +177,7 @@ class _Stream:
         parent = match.blocks[-1] if match.blocks else None
         stop = num_hit + len(granted.blocks)
         new = PackedTokens(blocks[num_hit * TOKEN_BYTES : stop * TOKEN_BYTES])
-        loaded = [block.tier for block in found[: len(granted.blocks)]]
+        loaded = [block.tier for block in found[: len(granted.blocks)]] if found else ()
         self._let_go_below(found, len(loaded))
         stored = pool.commit(domain, parent, granted.blocks, new)
         hits = _hit_tokens(num_hit, loaded, self._block_tokens, request.prompt_tokens)
@@ -230,6 +230,8 @@ class _Stream:
 def _hit_tokens(num_device: int, loaded: Sequence[TierKind], block_tokens: int, prompt_tokens: int) -> CachedTokens:
     """A prompt's tokens by the tier that had their blocks; the last block may be longer than the prompt."""
     device = min(num_device * block_tokens, prompt_tokens)
+    if not loaded:
+        return CachedTokens(device)
     num_host = sum(tier is TierKind.HOST for tier in loaded)
     host = min(num_host * block_tokens, prompt_tokens - device)
     disk = min((len(loaded) - num_host) * block_tokens, prompt_tokens - device - host)
