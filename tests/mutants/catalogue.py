@@ -95,8 +95,9 @@ MUTANTS = (
         "tenant-dropped",
         "the tenant is left out of the domain root",
         "cache_store/domain.py",
-        "data = encode(tenant, epoch, partition, bytes(kv_format))\n    root = hashlib.blake2b(data, key=secret,",
-        "data = encode(epoch, partition, bytes(kv_format))\n    root = hashlib.blake2b(data, key=bytes(32),",
+        "data = encode(tenant, epoch, partition, bytes(kv_format))\n"
+        "    root = hashlib.blake2b(data, key=_checked(secret)",
+        "data = encode(epoch, partition, bytes(kv_format))\n    root = hashlib.blake2b(data, key=bytes(32)",
         f"{POOL}::test_the_same_domain_hits_and_another_misses",
     ),
     Mutant(
