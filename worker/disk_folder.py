@@ -1,7 +1,8 @@
-"""Where one start of a worker keeps its blocks on disk: `<folder>/<worker id>/<random>`, for itself alone.
+"""Where one start of a worker keeps its blocks on disk: `<folder>/<worker id>/start-<random>`, for itself alone.
 
 A lock on the worker's folder belongs to the open file of its process and ends with it, however that ends. What an
-earlier start left there is sealed under keys that nobody has any more; it is removed.
+earlier start left there is sealed under keys that nobody has any more; it is removed. A folder that holds anything else
+is not ours: it is refused.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from cache_store.errors import PreconditionError
 from cache_store.registry import WorkerId
 
 _LOCK_NAME = "lock"
+_START = "start-"
 
 _log = structlog.get_logger(__name__)
 
@@ -36,6 +38,7 @@ class DiskFolder:
         own = folder.expanduser().absolute() / worker_id
         try:
             own.mkdir(mode=0o700, parents=True, exist_ok=True)
+            _check_own(own)
             own.chmod(0o700)
             lock_fd = os.open(own / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
@@ -54,7 +57,7 @@ class DiskFolder:
         except BaseException:
             os.close(lock_fd)
             raise
-        return cls(own / secrets.token_hex(8), lock_fd)
+        return cls(own / f"{_START}{secrets.token_hex(8)}", lock_fd)
 
     def release(self) -> None:
         """Removes what is left of this start, and gives the lock back. Idempotent."""
@@ -64,8 +67,17 @@ class DiskFolder:
             self._lock_fd = -1
 
 
+def _check_own(own: Path) -> None:
+    """Raises PreconditionError where the folder holds what no start of a worker left there."""
+    for path in own.iterdir():
+        if path.name != _LOCK_NAME and not path.name.startswith(_START):
+            raise PreconditionError(
+                f"{own} holds {path.name}, which is nothing of ours; take another folder: --disk-folder"
+            )
+
+
 def _remove_leftovers(own: Path) -> None:
-    leftovers = [path for path in own.iterdir() if path.name != _LOCK_NAME]
+    leftovers = [path for path in own.iterdir() if path.name.startswith(_START)]
     for path in leftovers:
         try:
             shutil.rmtree(path)

@@ -52,16 +52,30 @@ def test_a_process_that_was_killed_holds_nothing_and_what_it_left_goes(tmp_path:
     folder.release()
 
 
+@pytest.mark.parametrize("name", ["thesis.txt", "0123456789abcdef"])
+def test_a_folder_of_somebody_else_is_refused_and_left_alone(tmp_path: Path, name: str) -> None:
+    theirs = tmp_path / WORKER
+    theirs.mkdir(mode=0o755)
+    theirs.chmod(0o755)
+    (theirs / name).mkdir()
+    (theirs / name / "data").write_text("precious")
+    with pytest.raises(PreconditionError, match=rf"{name}.*--disk-folder"):
+        DiskFolder.take(tmp_path, WORKER)
+    assert (theirs / name / "data").read_text() == "precious"
+    assert [path.name for path in theirs.iterdir()] == [name]
+    assert theirs.stat().st_mode & 0o777 == 0o755
+
+
 def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(PreconditionError, match="cannot be used for blocks on disk"):
         DiskFolder.take(tmp_path / "file", WORKER)
 
 
-def test_a_file_of_somebody_else_is_not_removed(tmp_path: Path) -> None:
-    kept = tmp_path / WORKER / "notes.txt"
+def test_what_looks_like_a_leftover_and_is_a_file_is_not_removed(tmp_path: Path) -> None:
+    kept = tmp_path / WORKER / "start-notes"
     kept.parent.mkdir()
     kept.write_text("mine")
-    with pytest.raises(PreconditionError, match=r"notes\.txt is a leftover"):
+    with pytest.raises(PreconditionError, match="start-notes is a leftover"):
         DiskFolder.take(tmp_path, WORKER)
     assert kept.read_text() == "mine"
