@@ -157,7 +157,7 @@ class BlockFiles:
                 was_closed, self._is_closed = self._is_closed, True
                 self._domains.clear()
             self._sweeper.shutdown(cancel_futures=True)
-            if not was_closed:
+            if not was_closed and self._folder.exists():
                 shutil.rmtree(self._folder)
 
     def check_invariants(self) -> None:
@@ -191,6 +191,8 @@ class BlockFiles:
         incoming = self._incoming / str(number)
         try:
             head = domain.seal.seal(name, data, self._sealed_out)
+            for folder in (self._folder, self._incoming):  # somebody may have removed it
+                folder.mkdir(mode=file_io.FOLDER_MODE, exist_ok=True)
             file_io.write(incoming, (head, self._sealed_out))
             self._admit(domain, name, number, incoming)
         except BaseException:
@@ -211,7 +213,6 @@ class BlockFiles:
             domain = self._domains.get(name.root)
             if domain is None:
                 domain = _DomainFiles(self._folder / str(next(self._numbers)))
-                domain.folder.mkdir(mode=file_io.FOLDER_MODE)
                 self._domains[name.root] = domain
             domain.changing.add(name)
             self._num_files += 1
@@ -221,6 +222,7 @@ class BlockFiles:
         with self._lock:
             if self._domains.get(name.root) is not domain:
                 raise StorageError("the domain of a block was removed while it was written")
+            domain.folder.mkdir(mode=file_io.FOLDER_MODE, exist_ok=True)
             incoming.rename(domain.path(number))
             domain.changing.remove(name)
             domain.files[name] = number
@@ -267,5 +269,7 @@ class BlockFiles:
 def _remove_folder(folder: Path) -> None:
     try:
         folder.rmdir()
+    except FileNotFoundError:
+        return  # nothing was written to it
     except OSError as error:  # holds a file that stays, or one that another thread is about to unlink
         _log.info("disk_folder_stays", reason=error.strerror)

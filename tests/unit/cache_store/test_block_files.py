@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import resource
+import shutil
 import stat
 import subprocess
 import sys
@@ -382,6 +383,19 @@ def test_a_folder_with_content_is_refused_and_left_alone(tmp_path: Path) -> None
     with pytest.raises(PreconditionError, match="not empty"):
         BlockFiles(tmp_path, SIZE, 8)
     assert (tmp_path / "precious").read_text() == "data"
+
+
+def test_a_folder_that_is_removed_is_made_again(files: BlockFiles, folder: Path) -> None:
+    files.write(ONE, block(1))
+    shutil.rmtree(folder)
+    files.write(TWO, block(2))
+    files.write(OTHER, block(3))
+    with pytest.raises(NotStoredError):
+        read(files, ONE)
+    assert (read(files, TWO), read(files, OTHER)) == (block(2), block(3))
+    assert {stat.S_IMODE(path.stat().st_mode) for path in [folder, *folder.rglob("*")] if path.is_dir()} == {0o700}
+    files.check_invariants()
+    shutil.rmtree(folder)
 
 
 def test_after_its_end_there_is_nothing(folder: Path) -> None:
