@@ -11,7 +11,7 @@ evicts the block again. Demotion is admitted by what the tenant's policy expects
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from cache_store.clock import Clock
@@ -22,7 +22,7 @@ from cache_store.groups import CacheGeometry
 from cache_store.ledger import Ledger
 from cache_store.lower_block import DISK, HOST, LowerBlock, LowerDomain, Stay, StayState
 from cache_store.lower_check import check_domain, check_tier
-from cache_store.lower_moves import PendingMoves
+from cache_store.lower_moves import ALL_SLOTS, PendingMoves
 from cache_store.lower_stays import Stays
 from cache_store.lower_tail import Tail, num_loose, wants_disk, wants_host
 from cache_store.lower_tier import Leaving, LowerTier, Offer
@@ -118,13 +118,21 @@ class LowerTiers:
     @property
     def has_moves(self) -> bool:
         """Whether the next plan has something to move."""
-        return not self._moves.is_empty
+        return self._moves.has_some
 
-    def drain(self) -> Moves:
-        """Moves for the next plan; what it stores can be used when `end_moves` has said that it ran."""
+    @property
+    def sources(self) -> set[int]:
+        """Slots of the device, in its first group, that are still to be stored: they keep what they hold."""
+        return self._moves.sources()
+
+    def drain(self, written: Container[int] = ALL_SLOTS) -> Moves:
+        """Moves for the next plan, which writes to the slots `written` of the device's first group.
+
+        What it stores can be used when `end_moves` has said that it ran.
+        """
         if self._moves.is_empty:
             return NO_MOVES
-        taken = self._moves.take()
+        taken = self._moves.take(written)
         for stay in taken.stored:
             stay.state = StayState.MOVING
             self._host.hold(stay)

@@ -52,14 +52,14 @@ class Load:
 class Moves:
     """What one plan moves between tiers, beside loads; carried out in the order of the fields, before the loads."""
 
+    forgotten: tuple[BlockName, ...] = ()
+    """Blocks to remove from disk; a spill of such a name writes it anew."""
     spills: tuple[Spill, ...] = ()
     """The host slot may be overwritten as soon as the plan's run goes on; the write itself ends later."""
     host_scrubs: tuple[int, ...] = ()
     """Host slots to overwrite."""
     stores: tuple[HostStore, ...] = ()
     """Done when the run of the plan returns."""
-    forgotten: tuple[BlockName, ...] = ()
-    """Blocks to remove from disk."""
     forgotten_domains: tuple[bytes, ...] = ()
     """Roots of domains of which everything goes from disk, and the key with it."""
 

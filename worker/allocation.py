@@ -20,7 +20,7 @@ from cache_store.tokens import count
 from cache_store.transfers import NO_MOVES, Load, Moves
 from cache_store.usage import CachedTokens
 from worker.sequence import Sequence
-from worker.step_plan import SequenceId, SlotCopy, SlotRef, StepPlan
+from worker.step_plan import Row, SequenceId, SlotCopy, SlotRef, StepPlan
 from worker.swap import Swap
 
 _NO_MATCH = Match((), None)
@@ -169,24 +169,33 @@ class Allocator:
     def has_upkeep(self) -> bool:
         """Whether a step has something to do, whoever computes in it."""
         lower = self._pool.lower
-        moves = lower is not None and (lower.has_moves or (self._swap is not None and self._swap.has_loads))
+        moves = lower is not None and (
+            lower.has_moves
+            or (self._swap is not None and self._swap.has_loads)
+            or (bool(self._scrubs) and not lower.sources)
+        )
         return moves or len(self._pool.scrubs) > 0
 
-    def drain(self) -> Upkeep:
-        """What the next plan does beside computing."""
+    def drain(self, rows: tuple[Row, ...]) -> Upkeep:
+        """What the next plan does beside computing `rows`."""
         scrubs = self._pool.scrubs
         self._scrubs.extend(SlotRef(group, slot) for group, slot in scrubs.drain(scrubs.num_per_plan))
-        lower = self._pool.lower
-        upkeep = Upkeep(
-            moves=NO_MOVES if lower is None else lower.drain(),
-            scrubs=tuple(self._scrubs),
-            loads=() if self._swap is None else self._swap.drain(),
-            copies=tuple(slots for copy in self._copies for slots in copy.slots()),
-        )
+        copies = tuple(slots for copy in self._copies for slots in copy.slots())
         self._sources.extend(copy.partial.source for copy in self._copies)
-        self._scrubs.clear()
         self._copies.clear()
-        return upkeep
+        lower = self._pool.lower
+        if lower is None:
+            ready, self._scrubs = tuple(self._scrubs), []
+            return Upkeep(NO_MOVES, ready, (), copies)
+        loads = () if self._swap is None else self._swap.drain()
+        written = {slot for row in rows for slot in row.written_slots(self._block_size)}
+        written.update(load.slots[0] for load in loads)
+        written.update(copy.target for copy in copies if copy.group == 0)
+        moves = lower.drain(written)
+        kept = lower.sources  # what stands there is still to be stored
+        ready = tuple(scrub for scrub in self._scrubs if scrub.slot not in kept)
+        self._scrubs = [scrub for scrub in self._scrubs if scrub.slot in kept]
+        return Upkeep(moves, ready, loads, copies)
 
     def end_step(self, plan: StepPlan) -> None:
         """The plan has run: the sources of its copies are free again, what it stored can be loaded."""
@@ -195,8 +204,10 @@ class Allocator:
             self._pool.lower.end_moves(plan.moves, ok=True)
 
     def fail_step(self, plan: StepPlan) -> None:
-        """The plan has run or not: its scrubs are to be repeated, what it stored may not be used."""
+        """The plan has run or not: its scrubs are to be repeated, what it stored or loads may not be used."""
         self._free_sources()
+        if self._swap is not None:
+            self._swap.give_up(plan.loads)
         self._scrubs.extend(plan.scrubs)
         if self._pool.lower is not None:
             self._pool.lower.end_moves(plan.moves, ok=False)

@@ -138,10 +138,11 @@ class Scheduler:
         entries = self._step.in_order()
         if not entries and not self._allocator.has_upkeep:  # what is to be told waits for the next step
             return Schedule(EMPTY_PLAN, (), hopeless)
-        upkeep = self._allocator.drain()
+        rows = tuple(row for _, row in entries)
+        upkeep = self._allocator.drain(rows)
         ended, self._ended = tuple(self._ended), []
         plan = StepPlan(
-            rows=tuple(row for _, row in entries),
+            rows=rows,
             scrubs=upkeep.scrubs,
             copies=upkeep.copies,
             ended=ended,

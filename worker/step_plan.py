@@ -50,6 +50,10 @@ class Row:
         """Tokens readable after the step."""
         return self.start + len(self.token_ids)
 
+    def written_slots(self, block_size: int) -> tuple[int, ...]:
+        """Slots of the first group that get the new tokens."""
+        return self.block_tables[0][self.start // block_size : -(-self.kv_length // block_size)]
+
     @property
     def is_decode(self) -> bool:
         """One new token and history: such rows come first."""

@@ -9,7 +9,7 @@ holds of swap-ins end by themselves, whatever becomes of the sequence. Nobody el
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from itertools import takewhile
@@ -51,7 +51,7 @@ class _OwnedSwapIn:
     num_running: int
     failed: set[int] = field(default_factory=set)
     is_void: bool = False
-    """Its domain was purged meanwhile: nothing of it may be used."""
+    """Nothing of it may be used: its domain was purged meanwhile, or the plan that started it failed."""
 
 
 class Swap:
@@ -131,6 +131,11 @@ class Swap:
         swap_in.num_running -= 1
         if swap_in.num_running == 0:
             self._end(swap_in)
+
+    def give_up(self, loads: Iterable[Load]) -> None:
+        """The plan that started them failed: its scrubs, which are repeated, may hit what they have brought."""
+        for load in loads:
+            self._running[load.id].swap_in.is_void = True
 
     def purge(self, roots: Container[bytes]) -> None:
         """Nothing that is on its way for the domains of these roots is used."""

@@ -31,6 +31,10 @@ from worker.write_queue import Remove, Write, WriteQueue
 STAGING_BYTES = 64 << 20
 """Of blocks that wait to be written to disk; at least two blocks."""
 
+STAGING_WAIT_S = 0.1
+"""For which a plan waits for the disk, where what is on its way to it fills the staging buffer. What finds no room then
+is lost to the cache."""
+
 TURN_BYTES = 1 << 20
 """Loaded for one tenant before another one's turn; at least a block."""
 
@@ -109,16 +113,15 @@ class BackgroundTransfers:
         self._begun.clear()
         if not moves:
             return
-        spilled = {spill.name for spill in moves.spills}
-        self._remove(name for name in moves.forgotten if name not in spilled)  # first, since it makes room
+        self._remove(moves.forgotten)  # first: it makes room, and what is written anew under such a name stays
         try:
+            until_s = self._clock.monotonic_s() + STAGING_WAIT_S
             for spill in moves.spills:
                 self._begin(spill.id)
-                self._stage(spill)
+                self._stage(spill, until_s)
             self._copier.scrub(moves.host_scrubs)
             self._copier.store(moves.stores)
         finally:
-            self._remove(name for name in moves.forgotten if name in spilled)
             self._remove_domains(moves)
 
     def load(self, loads: Sequence[Load]) -> None:
@@ -166,13 +169,20 @@ class BackgroundTransfers:
         self._begun.add(transfer)
         self._results.begin(transfer)
 
-    def _stage(self, spill: Spill) -> None:
-        if self._closing.is_set() or self._buffers.empty():  # or the disk is slower than what comes
+    def _stage(self, spill: Spill, until_s: float) -> None:
+        buffer = None if self._closing.is_set() else self._buffer(until_s)
+        if buffer is None:  # the disk is slower than what comes
             self._results.end(spill.id, ok=False)
             return
-        buffer = self._buffers.get()  # nobody else takes any
         self._copier.read(spill.host_slot, memoryview(buffer))
         self._writes.put(Write(spill.id, spill.name, buffer))
+
+    def _buffer(self, until_s: float) -> bytearray | None:
+        """A free one; waits for the disk where there is none."""
+        try:
+            return self._buffers.get(timeout=max(0.001, until_s - self._clock.monotonic_s()))
+        except queue.Empty:
+            return None
 
     def _remove(self, names: Iterable[BlockName]) -> None:
         for name in names:

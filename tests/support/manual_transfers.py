@@ -17,7 +17,7 @@ from enum import StrEnum
 
 from cache_store.block_name import BlockName
 from cache_store.errors import StemcacheError
-from cache_store.transfers import Load, Moves, Spill, TransferId, TransferResult
+from cache_store.transfers import NO_MOVES, Load, Moves, Spill, TransferId, TransferResult
 from worker.block_copier import BlockCopier
 from worker.step_plan import StepPlan
 
@@ -94,6 +94,7 @@ class ManualTransfers:
         self._pending: dict[TransferId, Pending] = {}
         self._results: list[TransferResult] = []
         self._known: set[TransferId] = set()
+        self._moved = NO_MOVES
         self._wake: Callable[[], None] = lambda: None
 
     @property
@@ -153,13 +154,14 @@ class ManualTransfers:
     def move(self, moves: Moves) -> None:
         assert not self.is_closed, "closed"
         self._check_sources(moves)
+        self._moved = moves
+        self._forget(moves)  # first: what is written anew under such a name stays
         for spill in moves.spills:
             self._begin(spill.id)
             self._pending[spill.id] = PendingSpill(spill, self._read(spill.host_slot))
         self.copier.scrub(moves.host_scrubs)
         error, self.fail_moves = self.fail_moves, None
         self.copier.store(moves.stores if error is None else moves.stores[::2])
-        self._forget(moves)
         if error is not None:
             raise error
 
@@ -176,7 +178,8 @@ class ManualTransfers:
             if transfer.id not in self._known:
                 self._begin(transfer.id)
                 self._report(transfer.id, ok=False, seconds=0.0)
-        self._forget(plan.moves)
+        if self._moved is not plan.moves:
+            self._forget(plan.moves)
 
     def _begin(self, transfer: TransferId) -> None:
         assert transfer not in self._known, f"transfer {transfer} is asked for twice"

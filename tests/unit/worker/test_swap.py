@@ -200,3 +200,20 @@ def test_a_step_that_failed_loses_what_it_stored_and_nothing_else() -> None:
     assert found.host == 0, "nobody knows whether it was written"
     key = bench.submit(PROMPT)
     run(bench, transfers, key)
+
+
+def test_what_a_failed_step_had_begun_to_load_is_not_used() -> None:
+    bench, transfers = two_tiers(num_blocks=32, num_host_blocks=64)
+    bench.answer(PROMPT, sampling(max_tokens=1))
+    bench.answer(range(1_000, 1_128), sampling(max_tokens=1), domain=GLOBEX)
+    assert bench.engine.lookup(ACME, pack(PROMPT)).host == 32
+    failed, key = bench.submit(range(2_000, 2_010), domain=GLOBEX), bench.submit(PROMPT)
+    bench.runner.error = RuntimeError("injected")
+    bench.step()
+    plan = bench.runner.plans[-1]
+    assert {scrub.slot for scrub in plan.scrubs} & {load.slots[0] for load in plan.loads}, "both in one step"
+    assert bench.answers[failed].error is not None
+    transfers.end_all()
+    (answer,) = run(bench, transfers, key)
+    assert answer.cached_tokens == 32
+    run(bench, transfers, bench.submit(PROMPT))
