@@ -47,6 +47,8 @@ class PendingMoves:
         self.scrubs: dict[int, None] = {}
         self.forgotten: dict[BlockName, None] = {}
         self.forgotten_domains: dict[bytes, None] = {}
+        self.urgent: set[Stay] = set()
+        """Stores that do not wait: of strict tenants, whose blocks must not be caught in it, whatever others do."""
         self.spilling: dict[TransferId, Stay] = {}
         """Not reported yet."""
         self.taken: Taken | None = None
@@ -61,6 +63,7 @@ class PendingMoves:
     def cancel(self, stay: Stay) -> None:
         """Nothing is written to it any more."""
         self.stores.pop(stay, None)
+        self.urgent.discard(stay)
         self.spills.pop(stay, None)
 
     def forget_domain(self, root: bytes) -> None:
@@ -88,6 +91,7 @@ class PendingMoves:
         self.spilling.update((spill.id, stay) for stay, spill in spills.items())
         for stay in stores:
             del self.stores[stay]
+        self.urgent.clear()
         for stay in spills:
             del self.spills[stay]
         for slot in scrubs:
@@ -121,7 +125,7 @@ class PendingMoves:
         """Whether a plan that writes nothing has something to move. What waits for the disk gives it no work."""
         if self.scrubs or self.forgotten or self.forgotten_domains:
             return True
-        return bool(self.stores or self.spills) and len(self.spilling) < MAX_SPILLING
+        return bool(self.urgent) or (bool(self.stores or self.spills) and len(self.spilling) < MAX_SPILLING)
 
     def sources(self) -> set[int]:
         """Slots of the device that are still to be stored."""
@@ -129,7 +133,7 @@ class PendingMoves:
 
     def _stores_now(self, written: Container[int], scrubs: Sequence[int]) -> dict[Stay, tuple[int, ...]]:
         """Those that must be done now, and some ahead, as far as their host slots are not still to be spilled."""
-        stores = {stay: slots for stay, slots in self.stores.items() if slots[0] in written}
+        stores = {stay: slots for stay, slots in self.stores.items() if slots[0] in written or stay in self.urgent}
         spilled = {spill.host_slot for spill in self.spills.values()}
         num_spills = MAX_SPILLING - len(self.spilling) - sum(slot in spilled for slot in scrubs)
         num_spills -= sum(stay.slot in spilled for stay in stores)

@@ -324,6 +324,8 @@ class LowerTiers:
         if node.ref_count:
             self._stays.pin(stay)
         self._moves.stores[stay] = slots
+        if self._host.ledger.of(node.tenant).strict:
+            self._moves.urgent.add(stay)
 
     def _adopt(self, block: Block, node: LowerBlock) -> None:
         """The device has the node's block again."""
@@ -382,7 +384,9 @@ class LowerTiers:
         host = node.host
         assert host is not None
         if node.disk is None:
-            self._moves.spills[self._disk.add(node)] = Spill(self.new_transfer(), host.slot, node.name)
+            is_firm = self._disk.ledger.of(node.tenant).strict
+            spill = Spill(self.new_transfer(), host.slot, node.name, node.tenant, is_firm)
+            self._moves.spills[self._disk.add(node)] = spill
         self._stays.take_out(host)
         self._stays.rank(node)
 

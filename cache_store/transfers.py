@@ -32,6 +32,9 @@ class Spill:
     id: TransferId
     host_slot: int
     name: BlockName
+    tenant: TenantId
+    is_firm: bool
+    """Its tenant is strict: what others do must not make it fail."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,6 +35,9 @@ STAGING_WAIT_S = 0.1
 """For which a plan waits for the disk, where what is on its way to it fills the staging buffer. What finds no room then
 is lost to the cache."""
 
+FIRM_WAIT_S = 5.0
+"""The same for each block of a strict tenant."""
+
 TURN_BYTES = 1 << 20
 """Loaded for one tenant before another one's turn; at least a block."""
 
@@ -170,17 +173,21 @@ class BackgroundTransfers:
         self._results.begin(transfer)
 
     def _stage(self, spill: Spill, until_s: float) -> None:
-        buffer = None if self._closing.is_set() else self._buffer(until_s)
+        buffer = None if self._closing.is_set() else self._buffer(spill, until_s)
         if buffer is None:  # the disk is slower than what comes
             self._results.end(spill.id, ok=False)
             return
         self._copier.read(spill.host_slot, memoryview(buffer))
-        self._writes.put(Write(spill.id, spill.name, buffer))
+        self._writes.put(Write(spill.id, spill.name, buffer, spill.tenant, spill.is_firm))
 
-    def _buffer(self, until_s: float) -> bytearray | None:
-        """A free one; waits for the disk where there is none."""
+    def _buffer(self, spill: Spill, until_s: float) -> bytearray | None:
+        """A free one; where there is none the tenant with most writes waiting gives way, or the disk is waited for."""
+        if self._buffers.empty() and (write := self._writes.make_way(spill)) is not None:
+            self._results.end(write.id, ok=False)
+            self._give_back(write.buffer)
+        wait_s = FIRM_WAIT_S if spill.is_firm else until_s - self._clock.monotonic_s()
         try:
-            return self._buffers.get(timeout=max(0.001, until_s - self._clock.monotonic_s()))
+            return self._buffers.get(timeout=max(0.001, wait_s))
         except queue.Empty:
             return None
 

@@ -6,11 +6,12 @@ Filled by the engine's thread, emptied by one other.
 from __future__ import annotations
 
 import threading
-from collections import deque
+from collections import Counter, deque
 from dataclasses import dataclass
 
 from cache_store.block_name import BlockName
-from cache_store.transfers import TransferId
+from cache_store.domain import TenantId
+from cache_store.transfers import Spill, TransferId
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,6 +21,9 @@ class Write:
     id: TransferId
     name: BlockName
     buffer: bytearray
+    tenant: TenantId
+    is_firm: bool
+    """Nobody else's may take its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +48,23 @@ class WriteQueue:
         with self._changed:
             self._waiting.append(item)
             self._changed.notify()
+
+    def make_way(self, spill: Spill) -> Write | None:
+        """Takes out the newest write of the tenant that has most waiting, so that `spill` finds a buffer.
+
+        None where it has no more than the spill's tenant, which is asked for only where that is not strict, or all that
+        wait are firm.
+        """
+        with self._changed:
+            writes = [item for item in self._waiting if isinstance(item, Write) and not item.is_firm]
+            nums = Counter(write.tenant for write in writes)
+            own = nums.pop(spill.tenant, 0)
+            tenant = max(nums, key=nums.__getitem__, default=None)
+            if tenant is None or (nums[tenant] <= own + 1 and not spill.is_firm):
+                return None
+            write = next(write for write in reversed(writes) if write.tenant == tenant)
+            self._waiting.remove(write)
+            return write
 
     def take(self) -> Write | Remove | None:
         """The next one; waits for it. None after `close`."""

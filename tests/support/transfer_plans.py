@@ -20,8 +20,10 @@ def store(host_slot: int, *slots: int) -> HostStore:
     return HostStore(slots, host_slot)
 
 
-def spill(transfer: int, host_slot: int, name: BlockName | None = None) -> Spill:
-    return Spill(TransferId(transfer), host_slot, name or block_name(transfer))
+def spill(
+    transfer: int, host_slot: int, name: BlockName | None = None, tenant: str = "acme", *, is_firm: bool = False
+) -> Spill:
+    return Spill(TransferId(transfer), host_slot, name or block_name(transfer), TenantId(tenant), is_firm)
 
 
 def load(

@@ -291,3 +291,25 @@ def test_every_transfer_is_reported_exactly_once(steps: list[tuple[int, int, boo
     bench.transfers.close()
     told += [result.id for result in bench.transfers.finished()]
     assert sorted(told) == sorted(expected)
+
+
+def test_where_the_disk_is_slow_the_tenant_with_most_on_its_way_gives_way(bench: Bench) -> None:
+    bench.disk.hold()
+    flood = tuple(spill(number, 0, block_name(number), "globex") for number in range(NUM_STAGED + 2))
+    bench.run(moving(Moves(spills=flood)))
+    bench.run(moving(Moves(spills=tuple(spill(number, 1, block_name(number)) for number in range(50, 52)))))
+    bench.disk.go_on()
+    outcomes = bench.outcomes(NUM_STAGED + 4)
+    assert outcomes[50], "acme had none on the way"
+    assert not all(outcomes[number] for number in range(NUM_STAGED)), "globex had most"
+
+
+def test_a_firm_write_takes_the_place_of_any_other_and_its_own_place_is_nobodys(bench: Bench) -> None:
+    bench.disk.hold()
+    bench.run(moving(Moves(spills=tuple(spill(number, 0, block_name(number), "globex") for number in range(3)))))
+    firm = range(50, 50 + NUM_STAGED - 1)
+    bench.run(moving(Moves(spills=tuple(spill(number, 1, block_name(number), is_firm=True) for number in firm))))
+    bench.run(moving(Moves(spills=tuple(spill(number, 0, block_name(number), "globex") for number in range(70, 75)))))
+    bench.disk.go_on()
+    outcomes = bench.outcomes(3 + len(firm) + 5)
+    assert all(outcomes[number] for number in firm)
