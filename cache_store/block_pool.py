@@ -22,7 +22,7 @@ from cache_store.eviction import Evictions
 from cache_store.groups import CacheGeometry
 from cache_store.ledger import Ledger, PolicyMaker
 from cache_store.lending import num_attainable, num_available
-from cache_store.lower_tiers import DEVICE_ONLY, LowerTiers, TierSizes
+from cache_store.lower_tiers import LowerTiers
 from cache_store.policies.lru import Lru
 from cache_store.policy import Outcome, Use
 from cache_store.pool_check import check_pool
@@ -30,7 +30,7 @@ from cache_store.prefix_tree import Block, PrefixTree
 from cache_store.quota import QuotaTable
 from cache_store.scrubs import Dropped, Scrubs
 from cache_store.shadow import DEFAULT_RULES, WatchRules
-from cache_store.tier_kind import TierKind
+from cache_store.tier_kind import DEVICE_ONLY, TierKind, TierSizes
 from cache_store.tiers import Granted, Match, PartialMatch, Short
 from cache_store.tokens import TOKEN_BYTES, PackedTokens
 from cache_store.usage import CachedTokens, Pressure, TenantUse

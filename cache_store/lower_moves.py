@@ -75,7 +75,7 @@ class PendingMoves:
     def take(self, written: Container[int]) -> Taken:
         """For a plan that writes to the slots `written` of the device. One plan at a time: the one before has ended."""
         assert self.taken is None, "the plan that took the moves before has not ended"
-        scrubs = tuple(self.scrubs if written is ALL_SLOTS else islice(self.scrubs, self._num_per_plan))
+        scrubs = tuple(islice(self.scrubs, self._num_per_plan))
         stores = self._stores_now(written, scrubs)
         due = ALL_SLOTS if written is ALL_SLOTS else {*(stay.slot for stay in stores), *scrubs}
         spills = self._spills_now(due)

@@ -12,7 +12,6 @@ evicts the block again. Demotion is admitted by what the tenant's policy expects
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Container, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from cache_store.clock import Clock
 from cache_store.domain import Domain, DomainTag, TenantId
@@ -31,27 +30,10 @@ from cache_store.policy import Use
 from cache_store.prefix_tree import Block, DomainRoot, mark_shared
 from cache_store.quota import QuotaTable
 from cache_store.scrubs import num_scrubbed
-from cache_store.tier_kind import TierKind
+from cache_store.tier_kind import TierKind, TierSizes
 from cache_store.tokens import PackedTokens
 from cache_store.transfers import NO_MOVES, Moves, Spill, TransferId, TransferResult
 from cache_store.usage import TierLoad
-
-
-@dataclass(frozen=True, slots=True)
-class TierSizes:
-    """Blocks that fit below the device. What goes to disk goes through the host's memory."""
-
-    num_host_blocks: int = 0
-    num_disk_blocks: int = 0
-
-    def __post_init__(self) -> None:
-        if self.num_host_blocks < 0 or self.num_disk_blocks < 0:
-            raise ValueError("a tier has no negative number of blocks")
-        if self.num_disk_blocks and not self.num_host_blocks:
-            raise ValueError("a disk tier needs a host tier: blocks go to disk through the host's memory")
-
-
-DEVICE_ONLY = TierSizes()
 
 
 class LowerTiers:

@@ -19,11 +19,11 @@ from cache_store.digest import Hasher, xxh3_128
 from cache_store.domain import Domain, DomainTag, TenantId
 from cache_store.errors import ComputationError, InvalidRequestError, StemcacheError, UnavailableError
 from cache_store.events import BlockEvent
-from cache_store.lower_tiers import TierSizes
 from cache_store.policies.choice import policy_maker
 from cache_store.quota import QuotaTable
 from cache_store.registry import WorkerLoad
 from cache_store.scrubs import Dropped
+from cache_store.tier_kind import TierSizes
 from cache_store.tokens import PackedTokens, count
 from cache_store.usage import CachedTokens, TenantUse
 from worker.engine_config import EngineConfig, check_request, check_room

@@ -9,10 +9,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from cache_store.lower_tiers import TierSizes
 from cache_store.quota import DEFAULT_QUOTA
 from cache_store.replay.simulation import ReplayOptions, ReplayResult, TenantCounts, TraceTenant, replay
-from cache_store.tier_kind import TierKind
+from cache_store.tier_kind import TierKind, TierSizes
 
 MIN_WINDOW_SHARE = 0.01
 """A window counts where it has that part of the tenant's hits alone: a ratio of a few tokens says nothing."""

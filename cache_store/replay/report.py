@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from cache_store.lower_tiers import TierSizes
 from cache_store.policies.choice import PolicyKind, policy_maker
 from cache_store.replay.isolation import Isolation, isolation
 from cache_store.replay.oracle import optimal_hit_tokens
 from cache_store.replay.simulation import ReplayOptions, ReplayResult, TraceTenant, replay
 from cache_store.shadow import WatchRules
-from cache_store.tier_kind import TierKind
+from cache_store.tier_kind import TierKind, TierSizes
 from cache_store.usage import TierLoad
 
 

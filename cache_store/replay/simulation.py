@@ -20,12 +20,12 @@ from cache_store.domain import Domain, Epoch, FormatDigest, TenantId, derive_dom
 from cache_store.groups import CacheGeometry, CacheGroup, GroupKind
 from cache_store.ledger import PolicyMaker
 from cache_store.lower_block import LowerBlock
-from cache_store.lower_tiers import DEVICE_ONLY, LowerTiers, TierSizes
+from cache_store.lower_tiers import LowerTiers
 from cache_store.policy import Outcome
 from cache_store.quota import DEFAULT_QUOTA, QuotaTable, TenantQuota
 from cache_store.replay.trace import Trace, TraceRequest
 from cache_store.shadow import DEFAULT_RULES, WatchRules
-from cache_store.tier_kind import TierKind
+from cache_store.tier_kind import DEVICE_ONLY, TierKind, TierSizes
 from cache_store.tiers import Granted, Match, Short
 from cache_store.tokens import TOKEN_BYTES, PackedTokens
 from cache_store.transfers import TransferResult

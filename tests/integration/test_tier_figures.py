@@ -6,9 +6,9 @@ from functools import cache
 
 import pytest
 
-from cache_store.lower_tiers import TierSizes
 from cache_store.policies.choice import PolicyKind, policy_maker
 from cache_store.replay.simulation import ReplayOptions, ReplayResult, TraceTenant, replay
+from cache_store.tier_kind import TierSizes
 from tests.support.public_traces import CLAUDE_CODE, CONVERSATION, public_trace
 
 HOST_FACTOR = 4

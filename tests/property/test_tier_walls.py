@@ -20,13 +20,13 @@ from hypothesis import strategies as st
 from cache_store.block_pool import BlockPool
 from cache_store.clock import ManualClock
 from cache_store.domain import Domain, TenantId
-from cache_store.lower_tiers import LowerTiers, TierSizes
+from cache_store.lower_tiers import LowerTiers
 from cache_store.policies.class_aware import ClassAware
 from cache_store.policies.lru import Lru
 from cache_store.policy import EvictionPolicy, Outcome
 from cache_store.quota import QuotaTable, TenantQuota, TierShare
 from cache_store.shadow import WatchRules
-from cache_store.tier_kind import TierKind
+from cache_store.tier_kind import TierKind, TierSizes
 from cache_store.tiers import Granted
 from cache_store.tokens import pack, part
 from cache_store.transfers import TransferResult

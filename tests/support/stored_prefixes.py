@@ -8,8 +8,8 @@ from collections.abc import Iterable
 from cache_store.block_pool import BlockPool
 from cache_store.clock import ManualClock
 from cache_store.domain import Domain
-from cache_store.lower_tiers import DEVICE_ONLY, TierSizes
 from cache_store.prefix_tree import Block
+from cache_store.tier_kind import DEVICE_ONLY, TierSizes
 from cache_store.tiers import Short
 from cache_store.tokens import pack, part
 from tests.support.domains import make_domain

@@ -16,11 +16,11 @@ from cache_store.clock import ManualClock
 from cache_store.digest import chain
 from cache_store.domain import Domain
 from cache_store.lower_block import LowerBlock, StayState
-from cache_store.lower_tiers import TierSizes
 from cache_store.policy import EvictionPolicy, Outcome
 from cache_store.prefix_tree import Block
 from cache_store.quota import EMPTY_QUOTAS, QuotaTable
 from cache_store.shadow import WatchRules
+from cache_store.tier_kind import TierSizes
 from cache_store.tiers import Granted
 from cache_store.tokens import pack, part, unpack
 from cache_store.transfers import Load, TransferId

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 
 from cache_store.domain import Domain
 from cache_store.lower_block import LowerBlock
-from cache_store.lower_tiers import TierSizes
 from cache_store.prefix_tree import Block
+from cache_store.tier_kind import TierSizes
 from cache_store.tiers import Granted
 from cache_store.tokens import pack, part
 from cache_store.transfers import Moves, Spill, TransferResult

@@ -6,10 +6,10 @@ from cache_store.block_pool import BlockPool
 from cache_store.clock import ManualClock
 from cache_store.domain import Domain
 from cache_store.events import BlockChange
-from cache_store.lower_tiers import TierSizes
 from cache_store.prefix_tree import Block
 from cache_store.quota import QuotaTable, TierShare
 from cache_store.scrubs import BYTES_PER_PLAN, MAX_BLOCKS_PER_PLAN, NUM_PLANS, Dropped, Scrubs
+from cache_store.tier_kind import TierSizes
 from cache_store.tiers import Granted
 from cache_store.tokens import PackedTokens, pack
 from tests.support.domains import make_domain

@@ -7,10 +7,9 @@ from types import MappingProxyType
 import pytest
 
 from cache_store.events import BlockChange
-from cache_store.lower_tiers import TierSizes
 from cache_store.quota import QuotaTable, TenantQuota, TierShare
 from cache_store.scrubs import MAX_BLOCKS_PER_PLAN
-from cache_store.tier_kind import TierKind
+from cache_store.tier_kind import TierKind, TierSizes
 from cache_store.tokens import pack
 from cache_store.transfers import NO_MOVES
 from tests.support.block_mirror import BlockMirror
