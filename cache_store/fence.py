@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from cache_store.domain import Domain, Epoch, FormatDigest, ScopeKind, ScopeName, TenantId, derive_domain, scope_name
@@ -37,6 +37,15 @@ class Mark:
     """Random, never reused."""
 
 
+def joined_marks(a: Mapping[Scope, Mark], b: Mapping[Scope, Mark]) -> Mapping[Scope, Mark]:
+    """Of each scope the later mark, of two states of one epoch."""
+    if a == b:
+        return a
+    return MappingProxyType(
+        {scope: max(each[scope] for each in (a, b) if scope in each) for scope in a.keys() | b.keys()}
+    )
+
+
 FenceOrder = tuple[int, Epoch, int]
 """Of two states of a tenant's fence the greater is the newer one. Joining control data never makes it smaller."""
 
@@ -55,6 +64,12 @@ class Fence:
     def order(self) -> FenceOrder:
         """Rotations, then the epoch (two stores may have rotated once each), then purges in it."""
         return (self.epoch_number, self.epoch, sum(mark.number for mark in self.marks.values()))
+
+    def joined(self, other: Fence) -> Fence:
+        """What either says: the newer one, with the marks of both where they are of one epoch."""
+        if self.order[:2] != other.order[:2]:
+            return max(self, other, key=lambda fence: fence.order)
+        return replace(self, marks=joined_marks(self.marks, other.marks))
 
     def epoch_of(self, partition: ScopeName, model: ScopeName) -> Epoch:
         """Epoch of the domains of a partition and model."""

@@ -245,6 +245,10 @@ class EngineThread(Generic[EngineT_co]):
 
     # On the event loop, called from the thread.
 
+    def _note_alive(self) -> None:
+        """No step is running: requests wait for what lower tiers bring."""
+        self._last_report_s = self._clock.monotonic_s()
+
     def _deliver(self, report: _Report) -> None:
         if self._ended.is_set():  # abandoned
             return
@@ -309,6 +313,8 @@ class EngineThread(Generic[EngineT_co]):
             report.events = tuple(self._engine.drain_events())
             if not is_idle or is_news or report.events:
                 self._send(report)
+            else:
+                self._post(self._note_alive)
 
     def _take(self) -> list[_Command]:
         """All commands that wait; where the engine has nothing to do, sleeps for a while unless there is one."""

@@ -8,6 +8,7 @@ whose domain was purged runs, without reuse, and leaves nothing. Owned by the wo
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 
 from cache_store.domain import Domain, TenantId
@@ -74,6 +75,9 @@ class FenceBook:
     def take_notice(self, notice: FenceNotice) -> Fences:
         """Takes a notice in; what is known of its tenant now, which may be newer."""
         tenant = notice.tenant
+        known = self._fence_of(tenant)
+        if notice.fence is not None and known is not None:  # two stores that split may each have purged something
+            notice = replace(notice, fence=notice.fence.joined(known))
         if self._is_ahead(notice) and not self._is_older(notice, self._ahead.get(tenant)):
             self._ahead[tenant] = notice
         return {tenant: self._fence_of(tenant)}

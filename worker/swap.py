@@ -9,6 +9,7 @@ holds of swap-ins end by themselves, whatever becomes of the sequence. Nobody el
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator
 from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
@@ -16,7 +17,7 @@ from itertools import takewhile
 
 from cache_store.block_pool import BlockPool
 from cache_store.clock import Clock
-from cache_store.domain import Domain
+from cache_store.domain import Domain, TenantId
 from cache_store.lower_block import LowerBlock
 from cache_store.lower_tiers import LowerTiers
 from cache_store.prefix_tree import Block
@@ -154,9 +155,23 @@ class Swap:
 
     def _worthwhile(self, sequence: Sequence, found: tuple[LowerBlock, ...]) -> tuple[LowerBlock, ...]:
         sources = tuple(takewhile(lambda source: source not in self._by_source, found))
+        sources = sources[: self._room(sequence.owner.domain.tenant)]
         if self._pool.quotas.of(sequence.owner.domain.tenant).share(self._pool.kind).is_strict:
             return sources  # what others do to the measured speeds changes nothing for it
         return sources[: self._cost.num_worthwhile(sources, self._block_size, len(self._running))]
+
+    def _room(self, tenant: TenantId) -> int:
+        """Blocks that may be loaded for a tenant: nobody can take them back before they have come.
+
+        Those within its guarantee, and those that nobody is guaranteed.
+        """
+        guarantees = self._pool.guarantees()
+        held: Counter[TenantId] = Counter()
+        for swap_in in {load.swap_in: None for load in self._running.values()}:
+            held[swap_in.domain.tenant] += len(swap_in.held) + len(swap_in.blocks)
+        num_beyond = sum(max(0, num - guarantees.get(each, 0)) for each, num in held.items())
+        num_free = self._pool.num_blocks - sum(guarantees.values()) - num_beyond
+        return max(0, guarantees.get(tenant, 0) - held[tenant]) + max(0, num_free)
 
     def _begin(
         self,

@@ -161,8 +161,8 @@ class BackgroundTransfers:
             if thread.is_alive():
                 _log.error("tier_thread_hangs", thread=thread.name)
         self._results.fail_all()
-        if self._disk is not None:
-            self._disk.close()
+        if self._disk is not None and not any(thread.is_alive() for thread in self._threads):
+            self._disk.close()  # else the next start removes what a hung disk keeps
 
     def _check(self) -> None:
         if self._failure is not None:

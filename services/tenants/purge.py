@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from types import MappingProxyType
 
@@ -72,15 +71,6 @@ def purged(tenant: Tenant, purge: Purge) -> Tenant:
             return _marked(tenant, ScopeKind.PARTITION, partition, purge)
         case ModelScope(model):
             return _marked(tenant, ScopeKind.MODEL, model, purge)
-
-
-def joined_marks(a: Mapping[Scope, Mark], b: Mapping[Scope, Mark]) -> Mapping[Scope, Mark]:
-    """Of each scope the later mark, of two states of one epoch."""
-    if a == b:
-        return a
-    return MappingProxyType(
-        {scope: max(each[scope] for each in (a, b) if scope in each) for scope in a.keys() | b.keys()}
-    )
 
 
 def _marked(tenant: Tenant, kind: ScopeKind, name: str, purge: Purge) -> Tenant:

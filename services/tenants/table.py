@@ -15,9 +15,10 @@ from types import MappingProxyType
 
 from cache_store.domain import SECRET_BYTES, Epoch, TenantId
 from cache_store.errors import AlreadyExistsError, NotFoundError, PreconditionError
+from cache_store.fence import joined_marks
 from cache_store.quota import DEFAULT_QUOTA, check_raise
 from services.tenants.model import MAX_LIVE_KEYS, ApiKey, KeyId, Tenant
-from services.tenants.purge import Purge, joined_marks, purged, rotated
+from services.tenants.purge import Purge, purged, rotated
 from services.tenants.quota_change import QuotaChange, changed_limits, changed_quota, quota_order
 
 

@@ -171,3 +171,14 @@ def test_in_whatever_order_it_hears_the_newest_counts(heard: list[tuple[str, int
 def test_orders_of_the_history_grow() -> None:
     orders = [fence.order for fence in HISTORY]
     assert all(first < second for first, second in itertools.pairwise(orders))
+
+
+def test_of_two_purges_that_do_not_know_of_each_other_both_count() -> None:
+    book = FenceBook()
+    book.take_notice(FenceNotice(ACME, make_fence("acme", partitions={"p": 1}), 10))
+    told = book.take_notice(FenceNotice(ACME, make_fence("acme", partitions={"q": 1}), 10))
+    both = make_fence("acme", partitions={"p": 1, "q": 1})
+    assert told == {ACME: both}
+    for partition in ("p", "q"):
+        assert not book.admits(claims(make_fence("acme"), partition, 9))
+        assert book.admits(claims(both, partition, 11))

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import pytest
 
+from cache_store.quota import TierShare
 from cache_store.tier_kind import TierKind
 from cache_store.tokens import pack
 from cache_store.usage import CachedTokens
 from tests.support.engines import ACME, GLOBEX, Answer, Bench, sampling
 from tests.support.fences import fenced_domain, make_fence
 from tests.support.manual_transfers import Fate, ManualMaker, ManualTransfers, always
+from tests.support.quotas import make_table
 from worker.digest_runner import Durations
 from worker.requests import CacheMode, RequestKey
 
@@ -217,3 +219,19 @@ def test_what_a_failed_step_had_begun_to_load_is_not_used() -> None:
     (answer,) = run(bench, transfers, key)
     assert answer.cached_tokens == 32
     run(bench, transfers, bench.submit(PROMPT))
+
+
+def test_loads_take_no_blocks_that_another_one_is_guaranteed() -> None:
+    bench, transfers = two_tiers(num_blocks=16, num_host_blocks=64)
+    bench.engine.set_quotas(make_table(acme=TierShare(0.5, 1.0)))
+    for first in (0, 1_000, 2_000, 3_000):
+        bench.answer(range(first, first + 29), sampling(max_tokens=1), domain=GLOBEX)
+    bench.answer(range(3_500, 3_563), sampling(max_tokens=1), domain=GLOBEX)
+    slow = [bench.submit(range(first, first + 29), domain=GLOBEX) for first in (0, 1_000)]
+    bench.step()
+    assert 0 < bench.engine.num_loading <= 8
+    key = bench.submit(range(300, 329), sampling(max_tokens=2))
+    for _ in range(20):
+        bench.step()
+    assert bench.answers[key].finished is not None, "its guarantee waits for nobody's disk"
+    run(bench, transfers, key, *slow)
