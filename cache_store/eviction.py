@@ -119,13 +119,12 @@ class Evictions:
 
     def _evict_tail(self, account: Account, leaf: Block, num_most: int) -> int:
         """Evicts a leaf and, as long as they become leaves of the same use, its ancestors; how many."""
-        use = leaf.use
-        assert use is not None
-        root = self._tree.root_of(leaf)
+        use, root = leaf.use, self._tree.root_of(leaf)
         removed, above = self._tree.remove_tail(leaf, num_most)
         if self._lower is None:
             self._events.add(root.tag, BlockChange.REMOVED, removed)
         else:
+            assert use is not None
             self._lower.demote(removed, above, use, root)
         self._unused += removed
         if not (above.ref_count or above.children):

@@ -89,7 +89,7 @@ class EvictionQueue(Generic[B]):
             heap = self._classes[use.class_id] = []
         entry = (use.time_s, use.order, self._sequence, block, use)
         heappush(heap, entry)
-        if heap[0] is entry:
+        if heap[0] is entry and use.class_id not in self._stale:
             self._forget_worth(use.class_id)
         self._num_entries += 1
         if self._num_entries > self._sweep_at:

@@ -107,8 +107,8 @@ class PrefixTree:
             return chain
         width = self._block_size * TOKEN_BYTES
         limit = min(max_tokens * TOKEN_BYTES, len(tokens))
-        for start in range(0, limit - width + 1, width):
-            node = node.children.get(tokens[start : start + width])
+        for (own,) in self._cut(tokens[: max(0, limit) // width * width]):
+            node = node.children.get(own)
             if node is None:
                 break
             chain.append(node)

@@ -215,16 +215,16 @@ class _Stream:
         )
 
     def _count(self, request: TraceRequest, hits: CachedTokens, num_blocks: int) -> None:
-        counts = self.counts
+        counts, hit_tokens = self.counts, hits.total
         counts.num_requests += 1
         counts.prompt_tokens += request.prompt_tokens
-        counts.hit_tokens += hits.total
+        counts.hit_tokens += hit_tokens
         counts.host_hit_tokens += hits.host
         counts.disk_hit_tokens += hits.disk
         counts.num_references += num_blocks
         window = min(self._last_window, int(request.at_s * self._windows_per_s))
         counts.window_prompt_tokens[window] += request.prompt_tokens
-        counts.window_hit_tokens[window] += hits.total
+        counts.window_hit_tokens[window] += hit_tokens
 
 
 def _hit_tokens(num_device: int, loaded: Sequence[TierKind], block_tokens: int, prompt_tokens: int) -> CachedTokens:

@@ -104,8 +104,8 @@ MUTANTS = (
         "token-check-off",
         "blocks are matched by digest instead of by tokens",
         "cache_store/prefix_tree.py",
-        "node = node.children.get(tokens[start : start + width])",
-        "wanted = block_digest(node.digest, PackedTokens(tokens[start : start + width]), self._hasher)\n"
+        "node = node.children.get(own)",
+        "wanted = block_digest(node.digest, PackedTokens(own), self._hasher)\n"
         "            node = next((child for child in node.children.values() if child.digest == wanted), None)",
         f"{POOL}::test_a_constant_hash_changes_no_match",
     ),
