@@ -15,7 +15,7 @@ import contextlib
 import shutil
 import threading
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from itertools import count
 from pathlib import Path
@@ -63,11 +63,11 @@ class BlockFiles:
         """Of what follows, down to the blank line."""
         self._domains: dict[bytes, _DomainFiles] = {}
         self._num_files = 0
-        self._num_unswept = 0
-        """Of them, those of removed domains."""
         self._numbers: Iterator[int] = count()
         self._is_closed = False
-        self._sweeps: list[Future[None]] = []
+        self._num_sweeps = 0
+        """Removals of domains whose files are still being unlinked."""
+        self._sweep_error: BaseException | None = None
         self._unlinked = threading.Condition(self._lock)
 
         self._sweeper = ThreadPoolExecutor(max_workers=1, thread_name_prefix="block-files-sweeper")
@@ -133,22 +133,22 @@ class BlockFiles:
             domain, number = self._find(name)
             self._forget(domain, name, number)
 
-    def remove_domain(self, root: bytes) -> None:
-        """Makes all blocks of a domain unreadable, at once and for good. Files are unlinked in the background."""
+    def remove_domains(self, roots: Iterable[bytes]) -> None:
+        """Makes all blocks of these domains unreadable, at once and for good. Files are unlinked in the background."""
         with self._lock:
-            domain = self._domains.pop(root, None)
-            if domain is None:
+            domains = [domain for domain in (self._domains.pop(root, None) for root in roots) if domain is not None]
+            if not domains:
                 return
-            files, domain.files = domain.files, {}
-            self._num_unswept += len(files)
-            self._sweeps = [sweep for sweep in self._sweeps if not sweep.done() or sweep.exception()]
-            self._sweeps.append(self._sweeper.submit(self._sweep, domain.folder, files.values()))
+            swept = [(domain.folder, domain.files.values()) for domain in domains]
+            for domain in domains:
+                domain.files = {}
+            self._num_sweeps += 1
+            self._sweeper.submit(self._sweep_all, swept)
 
     def wait_swept(self, timeout_s: float) -> bool:
         """Waits until the files of removed domains are unlinked; False where the time was too short."""
         with self._lock:
-            sweeps = tuple(self._sweeps)
-        return not wait(sweeps, timeout_s).not_done
+            return self._unlinked.wait_for(lambda: not self._num_sweeps, timeout_s)
 
     def close(self) -> None:
         """Forgets all keys and removes the folder. Idempotent. Raises OSError where something stays."""
@@ -169,9 +169,8 @@ class BlockFiles:
             listed = {domain.path(number) for domain in domains for number in domain.files.values()}
             assert {path for domain in domains for path in domain.folder.iterdir()} == listed
             assert not list(self._incoming.iterdir())
-            is_swept = all(sweep.done() for sweep in self._sweeps)
             assert len(listed) <= self._num_files <= self._max_blocks
-            assert not is_swept or len(listed) == self._num_files
+            assert self._num_sweeps or len(listed) == self._num_files
 
     @property
     def _has_room(self) -> bool:
@@ -202,12 +201,11 @@ class BlockFiles:
     def _reserve(self, name: BlockName) -> _DomainFiles:
         """Takes the room of a file and the name in its domain."""
         with self._lock:
-            self._unlinked.wait_for(lambda: self._has_room or not self._num_unswept, SWEEP_TIMEOUT_S)
+            self._unlinked.wait_for(lambda: self._has_room or not self._num_sweeps, SWEEP_TIMEOUT_S)
             if self._is_closed:
                 raise StorageError("the disk tier is closed")
-            for sweep in self._sweeps:
-                if sweep.done():
-                    sweep.result()  # raises what ended it
+            if self._sweep_error is not None:
+                raise self._sweep_error
             if not self._has_room:
                 raise StorageError(f"all {self._max_blocks} blocks of the disk tier are taken")
             domain = self._domains.get(name.root)
@@ -244,15 +242,24 @@ class BlockFiles:
                 del self._domains[name.root]
                 _remove_folder(domain.folder)
 
+    def _sweep_all(self, swept: Iterable[tuple[Path, Iterable[int]]]) -> None:
+        """Knows the files only: the keys must not wait for them."""
+        try:
+            for folder, numbers in swept:
+                self._sweep(folder, numbers)
+        except BaseException as error:  # whoever writes next is told
+            self._sweep_error = error
+            raise
+        finally:
+            with self._lock:
+                self._num_sweeps -= 1
+                self._unlinked.notify_all()
+
     def _sweep(self, folder: Path, numbers: Iterable[int]) -> None:
-        """Knows the files only: the key must not wait for them."""
         for number in numbers:
             if self._is_closed:
                 return  # all is removed at once
             self._unlink(folder / str(number))
-            with self._lock:
-                self._num_unswept -= 1
-                self._unlinked.notify_all()
         _remove_folder(folder)
 
     def _unlink(self, path: Path) -> None:
@@ -264,6 +271,7 @@ class BlockFiles:
             return
         with self._lock:
             self._num_files -= 1
+            self._unlinked.notify_all()
 
 
 def _remove_folder(folder: Path) -> None:

@@ -9,7 +9,7 @@ reported.
 from __future__ import annotations
 
 import sys
-from collections.abc import Container, Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
@@ -66,11 +66,11 @@ class PendingMoves:
         self.urgent.discard(stay)
         self.spills.pop(stay, None)
 
-    def forget_domain(self, root: bytes) -> None:
-        """Everything of the domain goes from disk."""
-        for name in [each for each in self.forgotten if each.root == root]:
+    def forget_domains(self, roots: Iterable[bytes]) -> None:
+        """Everything of these domains goes from disk."""
+        self.forgotten_domains.update(dict.fromkeys(roots))
+        for name in [each for each in self.forgotten if each.root in self.forgotten_domains]:
             del self.forgotten[name]
-        self.forgotten_domains[root] = None
 
     def take(self, written: Container[int]) -> Taken:
         """For a plan that writes to the slots `written` of the device. One plan at a time: the one before has ended."""

@@ -276,8 +276,7 @@ class LowerTiers:
             elif owner is None or owner.state is StayState.WAITING:
                 self._moves.scrubs[slot] = None
         if self._disk.num_blocks:
-            for domain in domains:
-                self._moves.forget_domain(domain.root)
+            self._moves.forget_domains(domain.root for domain in domains)
         return counts[HOST], counts[DISK]
 
     def check_invariants(self) -> None:

@@ -6,7 +6,7 @@ before its scrubs, `load` after them, and `give_up` where anything raises.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from cache_store.block_name import BlockName
@@ -55,8 +55,8 @@ class DiskFiles(Protocol):
         """Forgets a block, there or not."""
         ...
 
-    def remove_domain(self, root: bytes) -> None:
-        """Forgets all blocks of a domain."""
+    def remove_domains(self, roots: Collection[bytes]) -> None:
+        """Forgets all blocks of these domains."""
         ...
 
 

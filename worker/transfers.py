@@ -197,12 +197,14 @@ class BackgroundTransfers:
 
     def _remove_domains(self, moves: Moves) -> None:
         """At once, whatever else waits for the disk."""
-        for root in moves.forgotten_domains:
-            for write in self._writes.drop(root):
-                self._give_back(write.buffer)
-                self._results.end(write.id, ok=False)
-            if self._disk is not None and not self._closing.is_set():
-                self._disk.files.remove_domain(root)
+        roots = frozenset(moves.forgotten_domains)
+        if not roots:
+            return
+        for write in self._writes.drop(roots):
+            self._give_back(write.buffer)
+            self._results.end(write.id, ok=False)
+        if self._disk is not None and not self._closing.is_set():
+            self._disk.files.remove_domains(roots)
 
     def _give_back(self, buffer: bytearray) -> None:
         _wipe(buffer)

@@ -80,14 +80,14 @@ class WriteQueue:
         with self._changed:
             return self._is_void
 
-    def drop(self, root: bytes) -> list[Write]:
-        """Takes out everything of a domain; its writes, which will not be done."""
+    def drop(self, roots: Container[bytes]) -> list[Write]:
+        """Takes out everything of these domains; their writes, which will not be done."""
         with self._changed:
-            if self._current is not None and self._current.name.root == root:
+            if self._current is not None and self._current.name.root in roots:
                 self._is_void = True
-            dropped = [item for item in self._waiting if item.name.root == root]
+            dropped = [item for item in self._waiting if item.name.root in roots]
             if dropped:
-                self._waiting = deque(item for item in self._waiting if item.name.root != root)
+                self._waiting = deque(item for item in self._waiting if item.name.root not in roots)
             return [item for item in dropped if isinstance(item, Write)]
 
     def close(self) -> None:

@@ -13,7 +13,7 @@ TIERS = (
         "room-of-the-removed",
         "on a full disk, writes fail as long as the files of a purged domain are not yet unlinked",
         "cache_store/block_files.py",
-        "            self._unlinked.wait_for(lambda: self._has_room or not self._num_unswept, SWEEP_TIMEOUT_S)\n",
+        "            self._unlinked.wait_for(lambda: self._has_room or not self._num_sweeps, SWEEP_TIMEOUT_S)\n",
         "",
         f"{FILES}::test_who_writes_after_anothers_purge_of_a_full_disk_loses_nothing",
     ),

@@ -28,7 +28,7 @@ MOVES = (
         "dropped-is-written",
         "what waits to be written when its domain is dropped is written",
         "worker/transfers.py",
-        "for write in self._writes.drop(root):",
+        "for write in self._writes.drop(roots):",
         "for write in ():",
         f"{TRANSFERS}::test_a_domain_that_is_dropped_does_not_wait_for_the_disk",
     ),
@@ -36,10 +36,10 @@ MOVES = (
         "no-turns",
         "loads are carried out in the order in which they were asked for, whoever asked for how many",
         "worker/turns.py",
-        "                self._waiting[root] = waiting\n            return taken",
-        "                self._waiting[root] = waiting\n                self._waiting.move_to_end(root, last=False)\n"
+        "                self._waiting[tenant] = domains\n            return taken",
+        "                self._waiting[tenant] = domains\n                self._waiting.move_to_end(tenant, last=False)\n"
         "            return taken",
-        f"{TRANSFERS}::test_domains_take_turns",
+        f"{TRANSFERS}::test_tenants_take_turns",
     ),
     Mutant(
         "host-not-scrubbed",

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from cache_store.block_name import BlockName
 from cache_store.errors import NotStoredError
@@ -50,9 +50,9 @@ class MemoryDisk:
         self._note("remove", name)
         self.blocks.pop(name, None)
 
-    def remove_domain(self, root: bytes) -> None:
-        self.dropped.append(root)
-        self.blocks = {name: data for name, data in self.blocks.items() if name.root != root}
+    def remove_domains(self, roots: Collection[bytes]) -> None:
+        self.dropped += roots
+        self.blocks = {name: data for name, data in self.blocks.items() if name.root not in roots}
 
     def close(self) -> None:
         self.is_closed = True

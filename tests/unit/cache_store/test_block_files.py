@@ -120,7 +120,7 @@ def test_writing_again_replaces(files: BlockFiles, folder: Path) -> None:
 def test_a_removed_domain_is_gone_and_another_stays(files: BlockFiles, folder: Path) -> None:
     for name in (ONE, TWO, OTHER):
         files.write(name, block(1))
-    files.remove_domain(ONE.root)
+    files.remove_domains((ONE.root,))
     for name in (ONE, TWO):
         with pytest.raises(NotStoredError):
             read(files, name)
@@ -128,6 +128,22 @@ def test_a_removed_domain_is_gone_and_another_stays(files: BlockFiles, folder: P
     assert files.wait_swept(10)
     assert len(stored(folder)) == files.num_files == 1
     files.check_invariants()
+
+
+def test_many_domains_are_removed_at_once(folder: Path) -> None:
+    files = BlockFiles(folder, SIZE, 1_001)
+    names = [make_name(f"tenant-{number}") for number in range(1_000)]
+    for name in (*names, OTHER):
+        files.write(name, block(1))
+    files.remove_domains([name.root for name in (*names, ONE)])
+    for name in names:
+        with pytest.raises(NotStoredError):
+            read(files, name)
+    assert files.wait_swept(30)
+    assert len(stored(folder)) == files.num_files == 1
+    assert read(files, OTHER) == block(1)
+    files.check_invariants()
+    files.close()
 
 
 def num_seals() -> int:
@@ -141,7 +157,7 @@ def test_a_key_does_not_wait_for_its_files(folder: Path) -> None:
     for number in range(1_000):
         files.write(make_name(number=number), block(number))
     assert num_seals() == num_before + 1
-    files.remove_domain(ONE.root)
+    files.remove_domains((ONE.root,))
     assert num_seals() == num_before
     files.close()
 
@@ -152,7 +168,7 @@ def test_a_key_is_never_used_again(files: BlockFiles, folder: Path, removal: str
     files.write(ONE, block(1))
     kept = only_file(folder).read_bytes()
     if removal == "the domain":
-        files.remove_domain(ONE.root)
+        files.remove_domains((ONE.root,))
         assert files.wait_swept(10)
     else:
         files.remove(ONE)
@@ -303,7 +319,7 @@ def fill(files: BlockFiles) -> None:
 @pytest.mark.usefixtures("may_unlink")
 def test_who_writes_after_anothers_purge_of_a_full_disk_loses_nothing(files: BlockFiles) -> None:
     fill(files)
-    files.remove_domain(ONE.root)
+    files.remove_domains((ONE.root,))
     files.write(OTHER, block(2))
     assert files.num_files <= 8
     assert read(files, OTHER) == block(2)
@@ -316,7 +332,7 @@ def test_a_write_does_not_wait_for_a_disk_that_hangs(
 ) -> None:
     monkeypatch.setattr("cache_store.block_files.SWEEP_TIMEOUT_S", 0.0)
     fill(files)
-    files.remove_domain(ONE.root)
+    files.remove_domains((ONE.root,))
     with pytest.raises(StorageError, match="8 blocks"):
         files.write(OTHER, block(2))
     may_unlink.set()
@@ -354,7 +370,7 @@ def test_a_file_that_cannot_be_unlinked_keeps_its_room(files: BlockFiles, folder
     path = only_file(folder)
     path.unlink()
     path.mkdir()
-    files.remove_domain(ONE.root)
+    files.remove_domains((ONE.root,))
     assert files.wait_swept(10)
     assert files.num_files == 1
     with pytest.raises(NotStoredError):
@@ -401,7 +417,7 @@ def test_a_folder_that_is_removed_is_made_again(files: BlockFiles, folder: Path)
 def test_after_its_end_there_is_nothing(folder: Path) -> None:
     files = BlockFiles(folder, SIZE, 8)
     files.write(ONE, block(1))
-    files.remove_domain(ONE.root)
+    files.remove_domains((ONE.root,))
     files.write(TWO, block(1))
     files.close()
     files.close()
@@ -410,7 +426,7 @@ def test_after_its_end_there_is_nothing(folder: Path) -> None:
         read(files, TWO)
     with pytest.raises(StorageError, match="closed"):
         files.write(ONE, block(1))
-    files.remove_domain(TWO.root)
+    files.remove_domains((TWO.root,))
 
 
 def test_a_process_that_dies_leaves_nothing_that_opens(folder: Path, tmp_path: Path) -> None:
@@ -466,7 +482,7 @@ def test_one_writes_and_removes_while_another_reads(folder: Path) -> None:
             if (turn + number) % 5 == 0:
                 files.remove(name)
         assert files.wait_swept(10)
-        files.remove_domain(names[turn % len(names)].root)
+        files.remove_domains((names[turn % len(names)].root,))
     is_over.set()
     reader.join(30)
     assert not reader.is_alive()
@@ -483,7 +499,7 @@ def test_a_domain_is_removed_while_its_blocks_are_written(folder: Path) -> None:
 
     def remove_all() -> None:
         while not is_over.is_set():
-            files.remove_domain(ONE.root)
+            files.remove_domains((ONE.root,))
 
     remover = threading.Thread(target=remove_all)
     remover.start()
@@ -496,7 +512,7 @@ def test_a_domain_is_removed_while_its_blocks_are_written(folder: Path) -> None:
             assert "domain" in str(error) or "taken" in str(error)  # noqa: PT017 -- most writes succeed
     is_over.set()
     remover.join(30)
-    files.remove_domain(ONE.root)
+    files.remove_domains((ONE.root,))
     assert files.wait_swept(10)
     assert num_kept
     assert files.num_files == 0
