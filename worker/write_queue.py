@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter, deque
+from collections.abc import Container
 from dataclasses import dataclass
 
 from cache_store.block_name import BlockName

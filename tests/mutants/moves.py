@@ -37,8 +37,8 @@ MOVES = (
         "loads are carried out in the order in which they were asked for, whoever asked for how many",
         "worker/turns.py",
         "                self._waiting[tenant] = domains\n            return taken",
-        "                self._waiting[tenant] = domains\n                self._waiting.move_to_end(tenant, last=False)\n"
-        "            return taken",
+        "                self._waiting[tenant] = domains\n"
+        "                self._waiting.move_to_end(tenant, last=False)\n            return taken",
         f"{TRANSFERS}::test_tenants_take_turns",
     ),
     Mutant(
