@@ -11,6 +11,7 @@ import fcntl
 import os
 import secrets
 import shutil
+import stat
 from pathlib import Path
 
 import structlog
@@ -40,7 +41,7 @@ class DiskFolder:
             own.mkdir(mode=0o700, parents=True, exist_ok=True)
             _check_own(own)
             own.chmod(0o700)
-            lock_fd = os.open(own / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            lock_fd = os.open(own / _LOCK_NAME, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
         except OSError as error:
             raise PreconditionError(
                 f"{own} cannot be used for blocks on disk ({error.strerror}); take a folder that you own: --disk-folder"
@@ -68,7 +69,10 @@ class DiskFolder:
 
 
 def _check_own(own: Path) -> None:
-    """Raises PreconditionError where the folder holds what no start of a worker left there."""
+    """Raises PreconditionError where the folder is not ours, or holds what no start of a worker left there."""
+    status = own.lstat()
+    if not stat.S_ISDIR(status.st_mode) or status.st_uid != os.geteuid():
+        raise PreconditionError(f"{own} is a link, or somebody else's; take a folder that you own: --disk-folder")
     for path in own.iterdir():
         if path.name != _LOCK_NAME and not path.name.startswith(_START):
             raise PreconditionError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
@@ -64,6 +65,23 @@ def test_a_folder_of_somebody_else_is_refused_and_left_alone(tmp_path: Path, nam
     assert (theirs / name / "data").read_text() == "precious"
     assert [path.name for path in theirs.iterdir()] == [name]
     assert theirs.stat().st_mode & 0o777 == 0o755
+
+
+def test_a_link_to_a_folder_is_refused_and_its_target_left_alone(tmp_path: Path) -> None:
+    target = tmp_path / "target"
+    (target / "start-1").mkdir(parents=True)
+    (tmp_path / WORKER).symlink_to(target)
+    with pytest.raises(PreconditionError, match=r"is a link.*--disk-folder"):
+        DiskFolder.take(tmp_path, WORKER)
+    assert [path.name for path in target.iterdir()] == ["start-1"]
+
+
+def test_a_folder_of_another_user_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / WORKER).mkdir()
+    other_user = os.geteuid() + 1
+    monkeypatch.setattr(os, "geteuid", lambda: other_user)
+    with pytest.raises(PreconditionError, match=r"somebody else's.*--disk-folder"):
+        DiskFolder.take(tmp_path, WORKER)
 
 
 def test_what_cannot_be_used_is_named(tmp_path: Path) -> None:
