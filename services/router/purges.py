@@ -19,6 +19,7 @@ import structlog
 
 from cache_store.clock import Clock
 from cache_store.domain import TenantId
+from cache_store.errors import StemcacheError
 from cache_store.fence import Fence, FenceNotice
 from services.router.block_counts import BlockCounts
 from services.router.purge_notices import PurgeNotices, WorkerAnswer
@@ -116,9 +117,11 @@ class Purges:
     async def _spread(self, tenant: TenantId, fence: Fence | None, state: ControlState) -> PurgeReceipt:
         notice = FenceNotice(tenant, fence, state.generation)
         async with asyncio.TaskGroup() as group:
-            taking = group.create_task(self._take(notice, state))
+            taking = group.create_task(self._try_to_take(notice, state))
             telling = group.create_task(self._notices.tell(notice))
         purge_s = taking.result()
+        if isinstance(purge_s, StemcacheError):
+            raise purge_s  # it is written and workers were told; who asks again gets a receipt
         receipt = PurgeReceipt(purge_s, state.generation, telling.result(), purge_s + CONTROL_AGE_BOUND_S)
         _log.info(
             "cache_purged",
@@ -128,6 +131,13 @@ class Purges:
             pending_workers=receipt.num_pending,
         )
         return receipt
+
+    async def _try_to_take(self, notice: FenceNotice, state: ControlState) -> float | StemcacheError:
+        """What goes wrong here keeps no worker from being told."""
+        try:
+            return await self._take(notice, state)
+        except StemcacheError as error:
+            return error
 
     async def _take(self, notice: FenceNotice, state: ControlState) -> float:
         """Into this router's directory, from then on nothing is reached through it; then to workers that read."""

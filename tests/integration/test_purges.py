@@ -128,6 +128,30 @@ async def test_a_purge_that_cannot_be_written_down_tells_nobody(bench: PurgeBenc
     assert not script.notices
 
 
+async def test_workers_are_told_where_the_store_goes_away_right_after_the_write(
+    bench: PurgeBench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others wrote meanwhile, so that what was written has to be read back."""
+    acme, sync = tenant(bench.control).id, bench.control.sync
+    ways = iter([sync.sync_once, unavailable])
+    monkeypatch.setattr(sync, "sync_once", lambda: next(ways)())
+    monkeypatch.setattr(sync, "adopt", nothing)
+    async with scripted_workers("acknowledges") as (records, (script,)):
+        await bench.see(*records)
+        with pytest.raises(UnavailableError, match="away"):
+            await bench.purges.purge(acme, EVERYTHING)
+    written = (await bench.control.store.read()).table.tenants[acme].fence
+    assert [notice.fence for notice in script.notices] == [written]
+
+
+async def unavailable() -> None:
+    raise UnavailableError("the store is away", 1.0)
+
+
+async def nothing(*_: object) -> None:
+    """What others wrote is newer."""
+
+
 class LostError(Exception):
     """The router ended here."""
 
