@@ -35,8 +35,8 @@ STAGING_WAIT_S = 0.1
 """For which a plan waits for the disk, where what is on its way to it fills the staging buffer. What finds no room then
 is lost to the cache."""
 
-FIRM_WAIT_S = 5.0
-"""The same for each block of a strict tenant."""
+FIRM_WAIT_S = 0.5
+"""The same for blocks of strict tenants."""
 
 TURN_BYTES = 1 << 20
 """Loaded for one tenant before another one's turn; at least a block."""
@@ -118,10 +118,10 @@ class BackgroundTransfers:
             return
         self._remove(moves.forgotten)  # first: it makes room, and what is written anew under such a name stays
         try:
-            until_s = self._clock.monotonic_s() + STAGING_WAIT_S
+            now_s = self._clock.monotonic_s()
             for spill in moves.spills:
                 self._begin(spill.id)
-                self._stage(spill, until_s)
+                self._stage(spill, now_s + (FIRM_WAIT_S if spill.is_firm else STAGING_WAIT_S))
             self._copier.scrub(moves.host_scrubs)
             self._copier.store(moves.stores)
         finally:
@@ -185,9 +185,8 @@ class BackgroundTransfers:
         if self._buffers.empty() and (write := self._writes.make_way(spill)) is not None:
             self._results.end(write.id, ok=False)
             self._give_back(write.buffer)
-        wait_s = FIRM_WAIT_S if spill.is_firm else until_s - self._clock.monotonic_s()
         try:
-            return self._buffers.get(timeout=max(0.001, wait_s))
+            return self._buffers.get(timeout=max(0.001, until_s - self._clock.monotonic_s()))
         except queue.Empty:
             return None
 
