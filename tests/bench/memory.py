@@ -57,7 +57,8 @@ def report_purge(found: PurgeTimes) -> None:
     """When nothing was found, and when nothing was left."""
     on_device, on_host, on_disk = found.num_blocks
     print(f"\npurge of {sum(found.num_blocks):,} blocks ({on_device:,} device, {on_host:,} host, {on_disk:,} disk)")
-    print(f"  acknowledged by both workers after {found.returned_s * 1e3:.0f} ms, {found.num_told:,} blocks counted")
+    acknowledged = f"acknowledged by {found.num_acknowledged} of 2 workers"
+    print(f"  {acknowledged} after {found.returned_s * 1e3:.0f} ms, {found.num_told:,} blocks counted")
     print(
         f"  unreachable after {found.unreachable_s * 1e3:.0f} ms; {found.num_lookups_after} lookups since found nothing"
     )
