@@ -188,6 +188,7 @@ class WorkerHost:
             port = self._bind()
             await self._server.start()
         except BaseException:
+            await asyncio.to_thread(self._transfers.close)
             await self._stores.close()
             raise
         self._address = _join(self._config.advertised_host or self._config.listen_host, port)
