@@ -203,6 +203,11 @@ class Admission:
     def _num_running(self) -> int:
         return sum(queue.num_places for queue in self._queues.values())
 
+    @property
+    def _is_at_rest(self) -> bool:
+        """Whether nothing will come free by itself."""
+        return not self._num_running() and not self._allocator.num_loading
+
     def _try(self, queue: TenantQueue, sequence: Sequence) -> Demand | None:
         """None: it is placed."""
         missing_places = self._missing_places(sequence)
@@ -264,15 +269,15 @@ class Admission:
     def _end_pins(self, queue: TenantQueue, demand: Demand, now_s: float) -> int:
         """Its tenant's first; those of tenants above their guarantee where it is within its own, or cannot wait.
 
-        It cannot where nothing runs, or where it has waited so long that others wait for it: what runs within
-        guarantees may never pause.
+        It cannot where nothing runs or is on its way to the device, or where it has waited so long that others wait for
+        it: what runs within guarantees may never pause.
         """
-        num_freed = self._pins.yield_for((queue.tenant,), demand.missing_blocks)
+        num_freed = 0 if queue.is_loading else self._pins.yield_for((queue.tenant,), demand.missing_blocks)
         if num_freed >= demand.missing_blocks:
             return num_freed
         own = self._pool.use_of(_domain_of(queue))
         is_guaranteed = own.held_blocks + demand.num_blocks <= own.guaranteed_blocks
-        if is_guaranteed or not self._num_running() or self._first_in_line(now_s) is queue:
+        if is_guaranteed or self._is_at_rest or self._first_in_line(now_s) is queue:
             above = [use.tenant for use in self._pool.usage() if _is_above(use) and use.tenant != queue.tenant]
             num_freed += self._pins.yield_for(above, demand.missing_blocks - num_freed)
         return num_freed
@@ -293,7 +298,7 @@ class Admission:
         else:
             queue.fall_short(Shortage(demand.missing_blocks, demand.missing_places), now_s)
         has_waited = queue.shortage is not None and now_s - queue.short_since_s >= PATIENCE_S
-        if demand.missing_blocks and (has_waited or not self._num_running()):
+        if demand.missing_blocks and (has_waited or self._is_at_rest):
             num_needed = self._allocator.blocks_for(sequence.num_tokens) + self._num_ahead(sequence)
             if num_needed > self._pool.attainable_blocks(sequence.owner.domain):
                 self._hopeless.append(sequence)

@@ -166,6 +166,11 @@ class Allocator:
         self._pool.release(sequence.clear_blocks(), sequence.outcome(interruption))
 
     @property
+    def num_loading(self) -> int:
+        """Blocks on their way to the device. Those that hold them let go of them without anybody's doing."""
+        return 0 if self._swap is None else self._swap.num_running
+
+    @property
     def has_upkeep(self) -> bool:
         """Whether a step has something to do, whoever computes in it."""
         lower = self._pool.lower

@@ -144,6 +144,7 @@ class Engine:
         """Does what is due by time alone: ends pins and times to live. To be called now and then, between steps."""
         self.pins.expire()
         self._pool.expire()
+        self._scheduler.tick()
 
     @property
     def num_loading(self) -> int:

@@ -39,6 +39,10 @@ LEAST_PART = 8
 """That part of the budget tenants may always use together, however little their service makes a step shorter."""
 
 
+_Holds = tuple[int, int, int, int]
+"""Loads, held blocks, used blocks, generation of quotas: what changes when something comes free."""
+
+
 @dataclass(frozen=True, slots=True)
 class Schedule:
     """One step: its plan, and the sequence of each row."""
@@ -56,6 +60,7 @@ class Scheduler:
         self, config: EngineConfig, pool: BlockPool, block_size: int, pins: PinTable, swap: Swap | None
     ) -> None:
         self._config = config
+        self._pool = pool
         self._block_size = block_size
         self._queues: dict[TenantId, TenantQueue] = {}
         self._allocator = Allocator(pool, block_size, swap)
@@ -70,6 +75,8 @@ class Scheduler:
         """Started in the step that is being made."""
         self._now_s = 0.0
         self._num_preemptions = 0
+        self._stuck_at: _Holds | None = None
+        """Where nothing runs, and those that wait lack what loads hold: there is no use in trying again."""
 
     @property
     def waiting(self) -> tuple[Sequence, ...]:
@@ -84,7 +91,11 @@ class Scheduler:
     @property
     def has_work(self) -> bool:
         """Whether a step would do anything. Those that wait for blocks from a lower tier give it no work."""
-        return self._allocator.has_upkeep or any(queue.has_work for queue in self._queues.values())
+        if self._allocator.has_upkeep:
+            return True
+        if self._stuck_at is not None and self._stuck_at == self._holds():
+            return False
+        return any(queue.has_work for queue in self._queues.values())
 
     @property
     def num_preemptions(self) -> int:
@@ -96,8 +107,13 @@ class Scheduler:
         """Steps in which somebody had to wait for blocks."""
         return self._admission.num_stopped
 
+    def tick(self) -> None:
+        """Time has passed: those that wait may have waited long enough."""
+        self._stuck_at = None
+
     def queue(self, sequence: Sequence, now_s: float) -> None:
         """Lets a sequence wait in the order of its age."""
+        self._stuck_at = None
         self._expect(sequence, now_s)
         tenant = sequence.owner.domain.tenant
         queue = self._queues.get(tenant)
@@ -109,6 +125,7 @@ class Scheduler:
 
     def drop(self, sequence: Sequence) -> None:
         """Forgets a sequence and gives back what it holds."""
+        self._stuck_at = None
         queue = self._queue_of(sequence)
         if sequence.id is None:
             queue.waiting.remove(sequence)
@@ -131,11 +148,15 @@ class Scheduler:
         self._fresh.clear()
         self._step = StepBuilder(self._config.num_step_tokens, self._block_size)
         self._admission.begin_step()
+        num_loading = self._allocator.num_loading
+        before = self._holds() if num_loading else None
         self._decode()
         self._serve()
         self._service.settle(self._backlogged())
         hopeless = self._admission.end_step()
         entries = self._step.in_order()
+        is_waiting = num_loading and not entries and not hopeless
+        self._stuck_at = before if is_waiting and before == self._holds() else None  # nothing came free meanwhile
         if not entries and not self._allocator.has_upkeep:  # what is to be told waits for the next step
             return Schedule(EMPTY_PLAN, (), hopeless)
         rows = tuple(row for _, row in entries)
@@ -184,6 +205,9 @@ class Scheduler:
                 num_needed = self._allocator.full_blocks(sequence)
                 assert len(sequence.blocks) + len(sequence.reserved) >= num_needed, "it may run out of blocks again"
         assert sum(queue.num_places for queue in self._queues.values()) <= self._config.num_max_sequences
+
+    def _holds(self) -> _Holds:
+        return (self._allocator.num_loading, self._pool.num_held, self._pool.num_used, self._pool.quotas.generation)
 
     def _decode(self) -> None:
         for sequence in self.running:

@@ -57,6 +57,11 @@ class TenantQueue:
         return bool(self.running) or not all(sequence.waits_for_swap for sequence in self.waiting)
 
     @property
+    def is_loading(self) -> bool:
+        """Whether blocks are on their way for it."""
+        return any(sequence.waits_for_swap for sequence in self.waiting)
+
+    @property
     def is_backlogged(self) -> bool:
         """Whether there is a prompt to compute."""
         return bool(self.waiting) or any(sequence.is_prefilling for sequence in self.running)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from cache_store.domain import Domain
 from cache_store.quota import TierShare
 from cache_store.tier_kind import TierKind
 from cache_store.tokens import pack
@@ -13,6 +14,7 @@ from tests.support.fences import fenced_domain, make_fence
 from tests.support.manual_transfers import Fate, ManualMaker, ManualTransfers, always
 from tests.support.quotas import make_table
 from worker.digest_runner import Durations
+from worker.pins import PinId, PinRequest
 from worker.requests import CacheMode, RequestKey
 
 PROMPT = range(33)
@@ -235,3 +237,47 @@ def test_loads_take_no_blocks_that_another_one_is_guaranteed() -> None:
         bench.step()
     assert bench.answers[key].finished is not None, "its guarantee waits for nobody's disk"
     run(bench, transfers, key, *slow)
+
+
+def with_a_load_that_takes_its_time(
+    pinning: Domain = GLOBEX,
+) -> tuple[Bench, ManualTransfers, RequestKey, RequestKey]:
+    """A bench with a pin, and a request that waits for the blocks that another one's load holds."""
+    bench, transfers = with_demoted_prompt()
+    bench.answer(range(2_000, 2_009), sampling(max_tokens=1), domain=pinning)
+    bench.engine.pins.pin(PinRequest(pinning, PinId("p"), pack(range(2_000, 2_005)), 1e12, ""))
+    loading = bench.submit(PROMPT)
+    bench.step()
+    short = bench.submit(range(3_000, 3_030), sampling(max_tokens=4))
+    bench.step()
+    assert bench.engine.num_loading == 8
+    return bench, transfers, loading, short
+
+
+@pytest.mark.parametrize("pinning", [ACME, GLOBEX])
+def test_no_pin_ends_for_what_a_load_is_about_to_give_back(pinning: Domain) -> None:
+    bench, transfers, loading, short = with_a_load_that_takes_its_time(pinning)
+    assert len(bench.engine.pins.of(pinning)) == 1
+    run(bench, transfers, loading, short)
+    assert len(bench.engine.pins.of(pinning)) == 1
+
+
+def test_an_engine_that_can_only_wait_for_a_load_has_no_work() -> None:
+    bench, transfers, loading, short = with_a_load_that_takes_its_time()
+    assert not bench.engine.has_work
+    later = bench.submit(range(3), sampling(max_tokens=1), domain=GLOBEX)
+    assert bench.engine.has_work, "somebody new may fit"
+    bench.step()
+    assert bench.answers[later].has_ended
+    transfers.end_all()
+    bench.engine.poll()
+    assert bench.engine.has_work, "its blocks have come free"
+    run(bench, transfers, loading, short)
+
+
+def test_time_alone_gives_an_engine_that_waits_for_a_load_work_again() -> None:
+    bench, *_ = with_a_load_that_takes_its_time()
+    bench.engine.tick()
+    assert bench.engine.has_work
+    bench.step()
+    assert not bench.engine.has_work
