@@ -60,8 +60,9 @@ class FenceBook:
         return True
 
     def take(self, table: FenceTable) -> Fences:
-        """Takes published fences in, which are newer than those before; what is new of them."""
+        """Takes published fences in, which are newer than those before; what is new of them and was not heard of."""
         before, now = self._table.fences, dict(table.fences)
+        heard = {tenant: notice.fence for tenant, notice in self._ahead.items()}
         for tenant, fence in before.items():
             if tenant in now and now[tenant].order < fence.order:
                 now[tenant] = fence
@@ -70,7 +71,11 @@ class FenceBook:
         new |= {tenant: fence for tenant, fence in now.items() if before.get(tenant) != fence}
         new |= dict.fromkeys(self._take_unlisted())
         self._ahead = {tenant: notice for tenant, notice in self._ahead.items() if self._is_ahead(notice)}
-        return {tenant: fence for tenant, fence in new.items() if tenant not in self._ahead}
+        return {
+            tenant: fence
+            for tenant, fence in new.items()
+            if tenant not in self._ahead and (fence is None or heard.get(tenant) != fence)
+        }
 
     def take_notice(self, notice: FenceNotice) -> Fences:
         """Takes a notice in; what is known of its tenant now, which may be newer."""
