@@ -109,6 +109,10 @@ class Scrubs:
             num_most -= 1
         return tuple(scrubs)
 
+    def trust(self, root: bytes) -> None:
+        """A domain that may have been dropped was not."""
+        self.roots.discard(root)
+
     def _remember(self, roots: Collection[bytes], held: Callable[[], set[bytes]]) -> None:
         if len(self.roots) + len(roots) > MAX_ROOTS:
             self.roots &= held()

@@ -261,6 +261,8 @@ class Allocator:
         domain = sequence.owner.domain
         if sequence.owner.is_dropped:
             self._pool.expect_scrubs(domain)
+        else:
+            self._pool.scrubs.trust(domain.root)
         num_new = self.blocks_for(sequence.num_tokens) - len(match.blocks)
         self._pool.note_reuse(domain, match)
         sequence.add_blocks(match.blocks)

@@ -219,6 +219,15 @@ def test_late_requests_of_any_number_of_domains_leave_nothing(monkeypatch: pytes
     assert bench.written_slots() == set()
 
 
+def test_a_domain_that_turns_out_to_live_is_not_scrubbed_any_more() -> None:
+    """Its worker had not read for a while, and took its requests for late ones."""
+    bench = Bench()
+    bench.answer(PROMPT[:16], domain=ACME, mode=CacheMode.PURGED)
+    assert bench.written_slots() == set()
+    bench.answer(PROMPT[:16], domain=ACME)
+    assert len(bench.written_slots()) == 6, "five full blocks, and what has no use any more"
+
+
 def test_a_late_request_does_not_take_with_it_what_others_keep() -> None:
     bench = Bench()
     for domain in (ACME, ACME_NEW):
