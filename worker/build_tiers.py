@@ -26,6 +26,10 @@ class TierParts:
     """None: it has a device only."""
 
 
+_FLAGS = {"pool": "--kv-mib", "host_pool": "--host-cache", "disk_pool": "--disk-cache"}
+"""How `stemcache up` calls the sizes of pools."""
+
+
 def build_tiers(
     config: WorkerConfig, block_bytes: int, wrap: Callable[[BlockCopier], BlockCopier] = lambda copier: copier
 ) -> TierParts:
@@ -51,7 +55,9 @@ def num_blocks_of(pool: PoolSize, block_bytes: int, name: str = "pool") -> int:
         return pool.count
     if pool.size_bytes < block_bytes:
         raise InvalidRequestError(
-            name, f"{pool.size_bytes} bytes hold no block; one block of this model takes {block_bytes} bytes"
+            name,
+            f"{pool.size_bytes} bytes hold no block; one block of this model takes {block_bytes} bytes: take more with "
+            f"{_FLAGS[name]}",
         )
     return pool.size_bytes // block_bytes
 

@@ -64,7 +64,11 @@ _TENANT_GAUGES = {
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command to the parser."""
-    parser = commands.add_parser("metrics", help="print the state of router and workers for Prometheus")
+    parser = commands.add_parser(
+        "metrics",
+        help="print the state of router and workers for Prometheus",
+        description="Prints what `stemcache status` shows in the text format of Prometheus.",
+    )
     add_admin_flags(parser)
     parser.set_defaults(run=run)
 

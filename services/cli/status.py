@@ -19,7 +19,11 @@ _TIERS = ("WORKER", "TIER", "BLOCKS USED", "WRITTEN", "READ BACK", "EVICTED", "N
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
     """Adds the command to the parser."""
-    parser = commands.add_parser("status", help="show the router and its workers")
+    parser = commands.add_parser(
+        "status",
+        help="show the router and its workers",
+        description="Shows the router and its workers, who has which blocks, and what running out of them has led to.",
+    )
     add_admin_flags(parser)
     parser.add_argument("--json", action="store_true", help="print all fields as JSON")
     parser.set_defaults(run=run)

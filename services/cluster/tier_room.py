@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from dataclasses import dataclass
 from pathlib import Path
@@ -45,8 +46,10 @@ def check_host_room(host_bytes: int, num_workers: int, weights_bytes: int, kv_by
 
 
 def check_disk_room(disk_bytes: int, num_workers: int, folder: Path) -> None:
-    """Raises PreconditionError where the blocks of all workers would not fit on the disk of `folder`."""
+    """Raises PreconditionError where `folder` cannot be made or used, or the blocks of all workers would not fit."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        raise PreconditionError(f"{existing} cannot be written to as a folder; take another place: --disk-folder")
     free = shutil.disk_usage(existing).free
     if num_workers * disk_bytes > free:
         raise PreconditionError(

@@ -67,9 +67,9 @@ def test_a_disk_that_is_too_small_is_named(tmp_path: Path) -> None:
     build_runner(digest_config(host_pool=NumBlocks(1), disk_pool=NumBlocks(1), disk_folder=tmp_path)).transfers.close()
 
 
-@pytest.mark.parametrize("name", ["host_pool", "disk_pool"])
-def test_a_pool_that_holds_no_block_is_named(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize(("name", "flag"), [("host_pool", "--host-cache"), ("disk_pool", "--disk-cache")])
+def test_a_pool_that_holds_no_block_is_named(tmp_path: Path, name: str, flag: str) -> None:
     pools = {"host_pool": NumBlocks(1), "disk_pool": NumBlocks(1), name: KvBytes(BLOCK_BYTES - 1)}
-    with pytest.raises(InvalidRequestError, match="hold no block") as raised:
+    with pytest.raises(InvalidRequestError, match=f"hold no block.*{flag}") as raised:
         build_runner(digest_config(disk_folder=tmp_path, **pools))
     assert raised.value.field == name

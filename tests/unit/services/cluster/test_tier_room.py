@@ -49,6 +49,13 @@ def test_where_there_is_no_room_at_all_none_would_fit() -> None:
         check_host_room(300 * MIB, 2, 500 * MIB, 64 * MIB, EVERYTHING_ELSE)
 
 
+def test_what_is_no_folder_of_ours_holds_no_blocks(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    for path in (tmp_path / "file", tmp_path / "file" / "below"):
+        with pytest.raises(PreconditionError, match=r"file cannot be written to.*--disk-folder"):
+            check_disk_room(1, 1, path)
+
+
 def test_a_disk_is_asked_where_the_blocks_will_lie(tmp_path: Path) -> None:
     free = shutil.disk_usage(tmp_path).free
     check_disk_room(free // 4, 2, tmp_path / "not" / "yet" / "there")
