@@ -44,8 +44,8 @@ SEALED = (
         "key-that-waits",
         "the key of a removed domain lives until its files are unlinked",
         "cache_store/block_files.py",
-        "self._sweeper.submit(self._sweep, domain.folder, files.values())",
-        "self._sweeper.submit(lambda of, numbers: self._sweep(of.folder, numbers), domain, files.values())",
+        "self._sweeper.submit(self._sweep_all, swept)",
+        "self._sweeper.submit(lambda _: self._sweep_all(swept), domains)",
         f"{FILES}::test_a_key_does_not_wait_for_its_files",
     ),
     Mutant(

@@ -12,8 +12,8 @@ MOVES = (
         "spill-after-store",
         "a host slot is read for the disk after the next block was stored to it",
         "worker/transfers.py",
-        "        try:\n            for spill in moves.spills:",
-        "        try:\n            self._copier.store(moves.stores)\n            for spill in moves.spills:",
+        "            for spill in moves.spills:\n      ",
+        "            self._copier.store(moves.stores)\n            for spill in moves.spills:\n      ",
         f"{TRANSFERS}::test_the_host_slot_of_a_spill_is_free_at_once",
     ),
     Mutant(
