@@ -96,7 +96,7 @@ class Driver:
             if isinstance(output, Failed):
                 raise output.error
             if isinstance(output, Started):
-                seen[output.key].cached_tokens = output.cached_tokens
+                seen[output.key].cached_tokens = output.cached.total
             elif isinstance(output, Generated):
                 values = next(rows)  # outputs stand in the order of the plan's rows
                 assert output.token_ids == (int(values.argmax()),), "logits and outputs are out of step"
