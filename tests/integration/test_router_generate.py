@@ -214,7 +214,7 @@ async def test_an_answer_says_what_it_lost_to_others(
     request: pytest.FixtureRequest, valkey: EmbeddedValkey, tmp_path: Path
 ) -> None:
     """Eight blocks for two answers of seven: one has to give way, and is exact all the same."""
-    crowded: dict[str, Any] = {"pool": NumBlocks(8), "digest_step_s": 0.002}
+    crowded: dict[str, Any] = {"pool": NumBlocks(8), "digest_step_s": 0.002, "digest_token_s": 0.001}
     async with running_cluster(server_named(request, "valkey").urls, tmp_path, [crowded]) as cluster:
         prompts = [list(range(start, start + 32)) for start in (100, 200)]
         requests = [tokens_request(prompt, max_tokens=70, request_id=f"r{prompt[0]}") for prompt in prompts]
