@@ -7,10 +7,12 @@ from enum import StrEnum
 
 
 class GroupKind(StrEnum):
-    """How far back the layers of a group read."""
+    """How far back the layers of a group read, and what."""
 
     FULL = "full"
     SLIDING = "sliding"
+    LATENT = "latent"
+    """Everything, as one compressed vector per token of which keys and values are made at use."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +25,7 @@ class CacheGroup:
     bytes_per_block: int
     """Keys and values of all its layers for one block of tokens."""
     window: int
-    """Tokens that a query reads, itself included; 0 for FULL."""
+    """Tokens that a query reads, itself included; 0 where it reads all."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,12 +11,12 @@ import pytest
 import torch
 
 from cache_store.errors import CorruptDataError
+from cache_store.kv_layout import GroupShape, KvDtype
 from tests.support.transfer_plans import store
 from worker.block_copier import ArrayCopier, BlockCopier, ByteArray
-from worker.model_files.layers import GroupShape
 from worker.slow_copier import SlowCopier
 from worker.torch_runner.copiers import make_copier
-from worker.torch_runner.pools import KvPools, block_bytes
+from worker.torch_runner.pools import KvPools
 
 NUM_BLOCKS, NUM_HOST_BLOCKS = 6, 3
 
@@ -49,14 +49,14 @@ def array_bench(seed: int = 5) -> Bench:
 
 
 def torch_bench(device: str = "cpu") -> Bench:
-    shapes = (GroupShape(0, 3, 8, (0, 2)), GroupShape(24, 2, 16, (1,)))
-    pools = KvPools(shapes, NUM_BLOCKS, 4, torch.bfloat16, torch.device(device), math.nan)
+    shapes = (GroupShape(0, 3, 8, 8, (0, 2)), GroupShape(24, 2, 16, 16, (1,)))
+    pools = KvPools(shapes, (NUM_BLOCKS,) * 2, 4, KvDtype.BFLOAT16, torch.device(device), math.nan)
     poison = pools.poison_block().numpy().tobytes()
     generator = torch.Generator().manual_seed(5)
     for group in pools.groups:
-        group.blocks.copy_(torch.randn(group.blocks.shape, generator=generator))
+        group.bytes.copy_(torch.randint(256, group.bytes.shape, generator=generator))
     copier = make_copier(pools, NUM_HOST_BLOCKS)
-    return Bench(copier, lambda group: list(block_bytes(pools.groups[group].blocks).cpu().numpy()), poison)
+    return Bench(copier, lambda group: list(pools.groups[group].bytes.cpu().numpy()), poison)
 
 
 def slow_bench() -> Bench:

@@ -95,7 +95,8 @@ def torch_kv(config: WorkerConfig, prompts: Iterable[Sequence[int]]) -> set[byte
         driver.step((track, len(prompt)))
         for group, table in zip(runner.pools.groups, track.tables, strict=True):
             for slot in table:
-                pieces |= {part[0].numpy().tobytes() for layer in group.blocks[slot] for part in layer}
+                parts = (*group.keys[slot], *group.values[slot])
+                pieces |= {part[0].numpy().tobytes() for part in parts}
     return pieces
 
 

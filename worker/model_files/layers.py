@@ -1,6 +1,7 @@
 """Layers as the cache sees them, the groups they form, and the text that names their configuration.
 
-Layers with the same reach and the same shape share a group, and so one pool of blocks. Pure values; no torch.
+Layers with the same reach and the same shape share a group (`cache_store/kv_layout.py`), and so one pool of blocks.
+Pure values; no torch.
 """
 
 from __future__ import annotations
@@ -10,10 +11,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from cache_store.groups import CacheGeometry, CacheGroup, GroupKind
-
-LAYOUT_VERSION = 1
-"""Of the block-major layout [num_blocks, layers, 2, block_size, kv_heads, head_dim]."""
+from cache_store.kv_layout import GroupShape
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,7 +21,9 @@ class LayerSpec:
     num_query_heads: int
     num_kv_heads: int
     head_dim: int
-    """Width of a query, a key and a value."""
+    """Width of a query and a key."""
+    value_dim: int
+    """Width of a value."""
     scaling: float
     """Factor on the scores."""
     window: int
@@ -32,45 +32,19 @@ class LayerSpec:
     """c of c * tanh(score / c); 0 without."""
     num_sinks: int
     """Learned scores beside the keys, one per query head; 0 without."""
-
-
-@dataclass(frozen=True, slots=True)
-class GroupShape:
-    """Layers that share a pool."""
-
-    window: int
-    num_kv_heads: int
-    head_dim: int
-    layers: tuple[int, ...]
-
-    def bytes_per_block(self, block_size: int, element_bytes: int) -> int:
-        """2 (keys and values) × layers × tokens × heads × width × element size."""
-        return 2 * len(self.layers) * block_size * self.num_kv_heads * self.head_dim * element_bytes
+    latent_dim: int = 0
+    """Width of the vector per token that is cached, and of which keys and values are made at use; 0: they are cached.
+    """
 
 
 def group_layers(layers: tuple[LayerSpec, ...]) -> tuple[GroupShape, ...]:
     """Groups in the order of the pools: full attention first, then sliding windows, longest first."""
-    members: dict[tuple[int, int, int], list[int]] = {}
+    members: dict[tuple[int, int, int, int], list[int]] = {}
     for index, layer in enumerate(layers):
-        members.setdefault((layer.window, layer.num_kv_heads, layer.head_dim), []).append(index)
+        shape = (layer.window, layer.num_kv_heads, layer.head_dim, layer.value_dim)
+        members.setdefault((0, 1, layer.latent_dim, 0) if layer.latent_dim else shape, []).append(index)
     ordered = sorted(members, key=lambda key: (key[0] != 0, -key[0], key[1:]))
     return tuple(GroupShape(*key, tuple(members[key])) for key in ordered)
-
-
-def geometry(groups: tuple[GroupShape, ...], block_size: int, element_bytes: int) -> CacheGeometry:
-    """What the block pool is told of the groups."""
-    return CacheGeometry(
-        tuple(
-            CacheGroup(
-                kind=GroupKind.SLIDING if group.window else GroupKind.FULL,
-                layers=group.layers,
-                bytes_per_block=group.bytes_per_block(block_size, element_bytes),
-                window=group.window,
-            )
-            for group in groups
-        ),
-        block_size,
-    )
 
 
 def attention_text(config: Mapping[str, object], layers: tuple[LayerSpec, ...]) -> str:

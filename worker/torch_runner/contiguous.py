@@ -42,14 +42,14 @@ class ContiguousRunner:
         self.keys, self.values = (
             [
                 torch.full(
-                    (max_batch, spec.num_kv_heads, max_len, spec.head_dim),
+                    (max_batch, spec.num_kv_heads, max_len, width),
                     fill,
                     dtype=model.torch_dtype,
                     device=model.device,
                 )
-                for spec in model.layers
+                for spec, width in zip(model.layers, widths, strict=True)
             ]
-            for _ in range(2)
+            for widths in ([spec.head_dim for spec in model.layers], [spec.value_dim for spec in model.layers])
         )
         self._max_len = max_len
         self._free = list(range(max_batch))

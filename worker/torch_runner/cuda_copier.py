@@ -16,7 +16,7 @@ from torch import Tensor
 from cache_store.errors import CorruptDataError
 from cache_store.transfers import HostStore
 from worker.block_copier import Readable
-from worker.torch_runner.pools import KvPools, block_bytes
+from worker.torch_runner.pools import KvPools
 
 
 class CudaCopier:
@@ -24,7 +24,7 @@ class CudaCopier:
 
     def __init__(self, pools: KvPools, num_host_blocks: int) -> None:
         self._device = pools.device
-        self._blocks = [block_bytes(group.blocks) for group in pools.groups]
+        self._blocks = [group.bytes for group in pools.groups]
         ends = list(accumulate(blocks.shape[1] for blocks in self._blocks))
         self._parts = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
         self._block_bytes = ends[-1]

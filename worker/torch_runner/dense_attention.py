@@ -19,7 +19,8 @@ def dense_attention(
 ) -> Tensor:
     """The last tokens of a sequence attend to it. query [query_heads, new, D], key and value [kv_heads, length, D].
 
-    `key` may begin later than the sequence where a window hides what is left out. Returns [new, query_heads, D].
+    `key` may begin later than the sequence where a window hides what is left out. Values may have their own width.
+    Returns [new, query_heads, width of a value].
     """
     num_new, length = query.shape[1], key.shape[1]
     if not softcap and sinks is None and num_new == length and (not window or window >= length):
@@ -60,7 +61,7 @@ def _tile(
         output = _by_products(packed, key, value, hidden, scaling, softcap, sinks)
     else:
         output = _by_sdpa(packed, key, value, hidden, scaling)
-    return output.reshape(num_heads, num_rows, width).transpose(0, 1).contiguous()
+    return output.reshape(num_heads, num_rows, value.shape[2]).transpose(0, 1).contiguous()
 
 
 def _hidden(num_rows: int, num_keys: int, start: int, window: int, device: torch.device) -> Tensor | None:

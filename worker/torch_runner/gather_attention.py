@@ -26,7 +26,7 @@ class GatherAttention:
 
 class _GatherStep:
     def __init__(self, pools: KvPools, batch: StepBatch) -> None:
-        device = pools.groups[0].blocks.device
+        device = pools.device
         self._pools = pools
         self._starts = batch.row_starts.tolist()
         self._lengths = batch.lengths.tolist()
@@ -45,12 +45,13 @@ class _GatherStep:
         softcap: float,
         sinks: Tensor | None,
     ) -> Tensor:
-        group, place = self._pools.place(layer)
-        keys, values = self._pools.groups[group].layer(place)
+        group, _ = self._pools.place(layer)
+        pool = self._pools.layer(layer)
+        keys, values = pool.keys, pool.values
         places = (self._blocks[group], self._offsets)
         keys.index_put_(places, key.transpose(0, 1))
         values.index_put_(places, value.transpose(0, 1))
-        output = query.new_empty(query.shape[1], query.shape[0], query.shape[2])
+        output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
         for row, table in enumerate(self._tables[group]):
             low, high, length = self._starts[row], self._starts[row + 1], self._lengths[row]
             first = max(0, length - (high - low) - window + 1) if window else 0

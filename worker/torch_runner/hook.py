@@ -37,8 +37,8 @@ class LayerAttention(Protocol):
         """Stores keys and values of the step's tokens and returns what each token reads.
 
         query [query_heads, tokens, head_dim], key and value [kv_heads, tokens, head_dim], any strides with a dense last
-        dimension; window and softcap are 0 where there is none; sinks [query_heads]. Returns [tokens, query_heads,
-        head_dim], contiguous.
+        dimension, values of their own width; window and softcap are 0 where there is none; sinks [query_heads].
+        Returns [tokens, query_heads, width of a value], contiguous.
         """
         ...
 

@@ -16,10 +16,11 @@ from transformers.utils.logging import disable_progress_bar
 from cache_store.domain import KvFormat
 from cache_store.errors import InvalidRequestError, PreconditionError
 from cache_store.groups import CacheGeometry
+from cache_store.kv_layout import LAYOUT_VERSION, GroupShape, KvDtype, geometry
 from cache_store.tokenizer_files import tokenizer_digest
 from worker.model_files.digests import default_cache_dir, weights_digest
 from worker.model_files.folder import ModelFolder, check_folder
-from worker.model_files.layers import LAYOUT_VERSION, GroupShape, LayerSpec, attention_text, geometry, group_layers
+from worker.model_files.layers import LayerSpec, attention_text, group_layers
 from worker.model_files.support import check_supported, max_model_len
 from worker.runner import ModelInfo
 from worker.torch_runner import hook
@@ -60,9 +61,14 @@ class LoadedModel:
         """`dtype` as torch names it."""
         return torch_dtype(self.dtype)
 
+    @property
+    def kv_dtype(self) -> KvDtype:
+        """Of cached keys and values."""
+        return KvDtype(self.dtype.value)
+
     def geometry(self, block_size: int) -> CacheGeometry:
         """What a block pool of that block size is told."""
-        return geometry(self.groups, block_size, self.torch_dtype.itemsize)
+        return geometry(self.groups, block_size, self.kv_dtype)
 
     def info(self, block_size: int) -> ModelInfo:
         """What the rest of the worker is told."""
@@ -71,7 +77,7 @@ class LoadedModel:
             adapter_digest=b"",
             attention=self.attention,
             model_dtype=self.dtype,
-            kv_dtype=self.dtype,
+            kv_dtype=self.kv_dtype,
             block_size=block_size,
             layout_version=LAYOUT_VERSION,
         )

@@ -123,8 +123,9 @@ class _NativeStep:
         sinks: Tensor | None,
     ) -> Tensor:
         query, key, value = _dense_last(query), _dense_last(key), _dense_last(value)
-        group, place = self._pools.place(layer)
-        keys, values = self._pools.groups[group].layer(place)
+        group, _ = self._pools.place(layer)
+        pool = self._pools.layer(layer)
+        keys, values = pool.keys, pool.values
         num_heads, num_tokens, width = query.shape
         output = torch.empty(num_tokens, num_heads, width)
         sinks = None if sinks is None else sinks.contiguous()

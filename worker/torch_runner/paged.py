@@ -45,7 +45,9 @@ class PagedRunner:
         self._info = model.info(block_size)
         self._attention = attention
         self._observer = observer
-        self.pools = KvPools(model.groups, num_blocks, block_size, model.torch_dtype, model.device, fill)
+        num_slots = (num_blocks,) * len(model.groups)
+        self.pools = KvPools(model.groups, num_slots, block_size, model.kv_dtype, model.device, fill)
+        self._num_blocks = num_blocks
         self.copier = make_copier(self.pools, num_host_blocks)
         """Has the host pool; only to be looked at."""
         self._mover = DeviceOnly() if make_mover is None else make_mover(self.copier)
@@ -56,7 +58,7 @@ class PagedRunner:
 
     @property
     def num_blocks(self) -> int:
-        return self.pools.num_blocks
+        return self._num_blocks
 
     @property
     def transfers(self) -> Transfers:

@@ -42,7 +42,9 @@ class RecordingAttention:
         if key.shape != value.shape or key.shape[1] != sum(self._lengths) or query.shape[2] != key.shape[2]:
             raise NotImplementedError("queries, keys and values differ in width or number")
         num_sinks = 0 if sinks is None else sinks.shape[0]
-        spec = LayerSpec(query.shape[0], key.shape[0], key.shape[2], scaling, window, softcap, num_sinks)
+        spec = LayerSpec(
+            query.shape[0], key.shape[0], key.shape[2], value.shape[2], scaling, window, softcap, num_sinks
+        )
         self.calls.setdefault(layer, []).append(spec)
         parts = zip(*(torch.split(tensor, list(self._lengths), dim=1) for tensor in (query, key, value)), strict=True)
         return torch.cat([dense_attention(q, k, v, scaling, window, softcap, sinks) for q, k, v in parts])

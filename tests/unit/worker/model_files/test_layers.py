@@ -5,17 +5,20 @@ from __future__ import annotations
 from dataclasses import replace
 
 from cache_store.groups import GroupKind
-from worker.model_files.layers import LayerSpec, attention_text, geometry, group_layers
+from cache_store.kv_layout import KvDtype, geometry
+from worker.model_files.layers import LayerSpec, attention_text, group_layers
 
-FULL = LayerSpec(num_query_heads=8, num_kv_heads=2, head_dim=16, scaling=0.25, window=0, softcap=0.0, num_sinks=0)
+FULL = LayerSpec(
+    num_query_heads=8, num_kv_heads=2, head_dim=16, value_dim=16, scaling=0.25, window=0, softcap=0.0, num_sinks=0
+)
 NEAR = replace(FULL, window=32)
 FAR = replace(FULL, window=64)
 
 
 def test_layers_of_one_reach_and_shape_share_a_group_and_full_attention_comes_first() -> None:
-    wide = replace(FULL, head_dim=32)
+    wide = replace(FULL, head_dim=32, value_dim=32)
     groups = group_layers((NEAR, FULL, FAR, NEAR, wide, FULL))
-    assert [(group.window, group.head_dim, group.layers) for group in groups] == [
+    assert [(group.window, group.key_dim, group.layers) for group in groups] == [
         (0, 16, (1, 5)),
         (0, 32, (4,)),
         (64, 16, (2,)),
@@ -24,7 +27,7 @@ def test_layers_of_one_reach_and_shape_share_a_group_and_full_attention_comes_fi
 
 
 def test_bytes_of_a_block_follow_the_formula() -> None:
-    told = geometry(group_layers((NEAR, FULL, NEAR)), block_size=16, element_bytes=4)
+    told = geometry(group_layers((NEAR, FULL, NEAR)), block_size=16, dtype=KvDtype.FLOAT32)
     assert [(group.kind, group.window, group.bytes_per_block) for group in told.groups] == [
         (GroupKind.FULL, 0, 2 * 1 * 2 * 16 * 16 * 4),
         (GroupKind.SLIDING, 32, 2 * 2 * 2 * 16 * 16 * 4),

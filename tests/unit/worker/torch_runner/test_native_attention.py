@@ -10,8 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from cache_store.kv_layout import GroupShape, KvDtype
 from tests.support.compilers import compiler, needs_compiler
-from worker.model_files.layers import GroupShape, LayerSpec
+from worker.model_files.layers import LayerSpec
 from worker.step_plan import Row, SequenceId, StepPlan
 from worker.torch_runner.attention_backend import AttentionBackend
 from worker.torch_runner.gather_attention import GatherAttention
@@ -77,18 +78,18 @@ class Step:
 
 def make_step(case: Case) -> Step:
     torch.manual_seed(5)
-    shape = GroupShape(case.window, case.num_kv_heads, case.head_dim, tuple(range(NUM_LAYERS)))
+    shape = GroupShape(case.window, case.num_kv_heads, case.head_dim, case.head_dim, tuple(range(NUM_LAYERS)))
     counts = [-(-(history + new) // case.block_size) for history, new in case.rows]
-    pools = KvPools((shape,), sum(counts) + 3, case.block_size, torch.float32, torch.device("cpu"), math.nan)
-    slots = torch.randperm(pools.num_blocks).tolist()
+    pools = KvPools((shape,), (sum(counts) + 3,), case.block_size, KvDtype.FLOAT32, torch.device("cpu"), math.nan)
+    slots = torch.randperm(sum(counts) + 3).tolist()
     rows, sequences = [], []
-    keys, values = pools.groups[0].layer(LAYER)
+    pool = pools.groups[0].layer(LAYER)
     for index, ((history, new), count) in enumerate(zip(case.rows, counts, strict=True)):
         table, slots = tuple(slots[:count]), slots[count:]
         sequence = torch.randn(2, history + new, case.num_kv_heads, case.head_dim)
         for position in range(history):
             place = (table[position // case.block_size], position % case.block_size)
-            keys[place], values[place] = sequence[0, position], sequence[1, position]
+            pool.keys[place], pool.values[place] = sequence[0, position], sequence[1, position]
         rows.append(Row(SequenceId(index), (0,) * new, history, (table,), ()))
         sequences.append((sequence[0], sequence[1]))
     num_tokens = sum(new for _, new in case.rows)
@@ -146,7 +147,9 @@ def test_kernel_equals_attention_written_out(
     tmp_path_factory: pytest.TempPathFactory, case: Case, num_threads: int
 ) -> None:
     kernel = NativeAttention(compiler(), tmp_path_factory.getbasetemp() / "kernels", num_threads)
-    assert kernel.supports(LayerSpec(case.num_query_heads, case.num_kv_heads, case.head_dim, SCALING, 0, 0.0, 0))
+    assert kernel.supports(
+        LayerSpec(case.num_query_heads, case.num_kv_heads, case.head_dim, case.head_dim, SCALING, 0, 0.0, 0)
+    )
     step = make_step(case)
     assert torch.allclose(run(kernel, case, step), written_out(case, step), atol=2e-5, rtol=1e-4)
 
@@ -163,11 +166,11 @@ def test_new_tokens_are_written_to_their_slots_of_their_layer_only(tmp_path: Pat
     for backend in (NativeAttention(compiler(), tmp_path, 1), GatherAttention()):
         step = make_step(case)
         run(backend, case, step)
-        keys, values = step.pools.groups[0].layer(LAYER)
+        written = step.pools.groups[0].layer(LAYER)
         for row, (sequence_keys, sequence_values) in zip(step.plan.rows, step.sequences, strict=True):
             table = torch.tensor(row.block_tables[0])
-            for pool, expected in ((keys, sequence_keys), (values, sequence_values)):
+            for pool, expected in ((written.keys, sequence_keys), (written.values, sequence_values)):
                 assert torch.equal(pool[table].flatten(0, 1)[: row.kv_length], expected)
         num_written = sum(row.kv_length for row in step.plan.rows)
-        finite = step.pools.groups[0].blocks.isfinite().sum()
+        finite = step.pools.groups[0].bytes.view(torch.float32).isfinite().sum()
         assert finite == 2 * num_written * case.num_kv_heads * case.head_dim
