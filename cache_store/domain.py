@@ -23,6 +23,11 @@ Epoch = NewType("Epoch", str)
 FormatDigest = NewType("FormatDigest", bytes)
 """16 bytes naming a KV format."""
 
+AdapterDigest = NewType("AdapterDigest", bytes)
+"""32 bytes naming an adapter by its content; empty for the model without one."""
+
+NO_ADAPTER = AdapterDigest(b"")
+
 DomainTag = NewType("DomainTag", bytes)
 """16 bytes naming a domain where its root must not appear: keys of the index, headers of stored blocks."""
 
@@ -45,7 +50,7 @@ class KvFormat:
     """Everything that changes the bytes of keys and values."""
 
     weights_digest: bytes
-    adapter_digest: bytes
+    adapter_digest: AdapterDigest
     """Empty without an adapter."""
     attention: str
     """Canonical text of RoPE and attention configuration."""

@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import xxhash
 
+from cache_store.domain import NO_ADAPTER, AdapterDigest
 from cache_store.groups import CacheGeometry, CacheGroup, GroupKind
 from cache_store.tokens import PackedTokens
 from worker.requests import Finish
@@ -57,6 +58,11 @@ def make_records(token_ids: npt.NDArray[np.uint64], start: int, context: np.uint
     return records
 
 
+def first_context(adapter: AdapterDigest) -> np.uint64:
+    """Context before a sequence's first token: another one for each adapter, so that no record of one is another's."""
+    return np.uint64(xxhash.xxh3_64_intdigest(adapter)) if adapter else _NO_CONTEXT
+
+
 def first_readable(group: CacheGroup, kv_length: int) -> int:
     """First position that the query of the last of `kv_length` tokens reads."""
     return max(0, kv_length - group.window) if group.kind is GroupKind.SLIDING else 0
@@ -75,16 +81,28 @@ def next_token(readable: tuple[Records, ...], draw: Draw, vocab_size: int) -> in
 
 
 def expected_output(
-    geometry: CacheGeometry, vocab_size: int, prompt: PackedTokens, sampling: SamplingParams, num_samples: int
+    geometry: CacheGeometry,
+    vocab_size: int,
+    prompt: PackedTokens,
+    sampling: SamplingParams,
+    num_samples: int,
+    adapter: AdapterDigest = NO_ADAPTER,
 ) -> tuple[ExpectedSample, ...]:
     """All samples of a request, computed without blocks, batches or cache. Raises NoTokenLeftError."""
-    return tuple(_expected_sample(geometry, vocab_size, prompt, sampling, index) for index in range(num_samples))
+    return tuple(
+        _expected_sample(geometry, vocab_size, prompt, sampling, index, adapter) for index in range(num_samples)
+    )
 
 
 def _expected_sample(
-    geometry: CacheGeometry, vocab_size: int, prompt: PackedTokens, sampling: SamplingParams, sample_index: int
+    geometry: CacheGeometry,
+    vocab_size: int,
+    prompt: PackedTokens,
+    sampling: SamplingParams,
+    sample_index: int,
+    adapter: AdapterDigest,
 ) -> ExpectedSample:
-    records = make_records(np.frombuffer(prompt, dtype="<u4").astype(np.uint64), 0)
+    records = make_records(np.frombuffer(prompt, dtype="<u4").astype(np.uint64), 0, first_context(adapter))
     output: list[int] = []
     while True:
         draw = Draw(

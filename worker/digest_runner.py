@@ -12,7 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cache_store.domain import KvFormat
+from cache_store.adapter_files import AdapterContent
+from cache_store.domain import NO_ADAPTER, AdapterDigest, KvFormat
 from cache_store.groups import CacheGeometry, CacheGroup, GroupKind
 from cache_store.transfers import Transfers
 from worker.block_copier import ArrayCopier
@@ -22,13 +23,14 @@ from worker.digest_rule import (
     RECORD_WIDTH,
     NoTokenLeftError,
     Records,
+    first_context,
     first_readable,
     make_records,
     next_token,
 )
 from worker.mover import DeviceOnly, MakeMover
 from worker.plan_check import check_plan
-from worker.runner import ModelInfo
+from worker.runner import ModelInfo, PreparedAdapter
 from worker.step_plan import Row, RowFailure, StepPlan, StepResult
 
 LAYOUT_VERSION = 1
@@ -79,7 +81,7 @@ def digest_model(
     groups = (full,) if window is None else (full, sliding_group(block_size, window))
     kv_format = KvFormat(
         weights_digest=b"token-digest",
-        adapter_digest=b"",
+        adapter_digest=NO_ADAPTER,
         attention=f"vocab_size={vocab_size} window={window}",
         model_dtype="uint64",
         kv_dtype="uint64",
@@ -114,6 +116,7 @@ class DigestRunner:
         self._pools = tuple(np.full(shape, POISON, dtype=np.uint64) for _ in info.geometry.groups)
         self.copier = self._make_copier(num_host_blocks)
         """Has the host pool; only to be looked at."""
+        self._adapters: set[AdapterDigest] = set()
         self._mover = DeviceOnly() if make_mover is None else make_mover(self.copier)
 
     @property
@@ -132,6 +135,16 @@ class DigestRunner:
     def pools(self) -> tuple[Records, ...]:
         """What stands in the slots of each group: [slot, token of the block, field]; only to be looked at."""
         return self._pools
+
+    def prepare_adapter(self, content: AdapterContent) -> PreparedAdapter:
+        """Any adapter fits a model without layers; its digest changes the tokens."""
+        return PreparedAdapter(content.digest, None)
+
+    def attach_adapter(self, adapter: PreparedAdapter) -> None:
+        self._adapters.add(adapter.digest)
+
+    def detach_adapter(self, adapter: AdapterDigest) -> None:
+        self._adapters.discard(adapter)
 
     def run(self, plan: StepPlan) -> StepResult:
         try:
@@ -159,6 +172,7 @@ class DigestRunner:
         return StepResult(outcomes)
 
     def _run_row(self, row: Row) -> tuple[int, ...] | RowFailure:
+        assert row.adapter == NO_ADAPTER or row.adapter in self._adapters, "a row names an adapter that is not attached"
         try:
             readable = tuple(
                 self._write_and_read(pool, group, row, table)
@@ -179,9 +193,8 @@ class DigestRunner:
         base = first_block * block_size
         before = view[first - base : row.start - base]
         _require_filled(before)
-        new = make_records(
-            np.array(row.token_ids, dtype=np.uint64), row.start, *((before[-1, CONTEXT],) if len(before) else ())
-        )
+        context = before[-1, CONTEXT] if len(before) else first_context(row.adapter)
+        new = make_records(np.array(row.token_ids, dtype=np.uint64), row.start, context)
         view[row.start - base : row.kv_length - base] = new
         changed = row.start // block_size - first_block
         pool[slots[changed:]] = view.reshape(-1, block_size, RECORD_WIDTH)[changed:]

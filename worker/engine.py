@@ -9,6 +9,7 @@ from __future__ import annotations
 import itertools
 import traceback
 from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 import structlog
@@ -16,7 +17,7 @@ import structlog
 from cache_store.block_pool import BlockPool
 from cache_store.clock import Clock
 from cache_store.digest import Hasher, xxh3_128
-from cache_store.domain import Domain, DomainTag, TenantId
+from cache_store.domain import AdapterDigest, Domain, DomainTag, FormatDigest, TenantId
 from cache_store.errors import ComputationError, InvalidRequestError, StemcacheError, UnavailableError
 from cache_store.events import BlockEvent
 from cache_store.policies.choice import policy_maker
@@ -26,8 +27,10 @@ from cache_store.scrubs import Dropped
 from cache_store.tier_kind import TierSizes
 from cache_store.tokens import PackedTokens, count
 from cache_store.usage import CachedTokens, TenantUse
+from worker.attached_adapters import AttachedAdapters, domains_of
 from worker.engine_config import EngineConfig, check_request, check_room
 from worker.fences import Fences, purged
+from worker.outcomes import check_result, finish_of, finished
 from worker.pins import PinTable
 from worker.preemption import MAX_PREEMPTIONS
 from worker.queue_limit import may_wait
@@ -38,15 +41,14 @@ from worker.requests import (
     EngineRequest,
     Failed,
     Finish,
-    Finished,
     Generated,
     RequestKey,
     Started,
 )
-from worker.runner import Runner
+from worker.runner import PreparedAdapter, Runner
 from worker.scheduler import Schedule, Scheduler
 from worker.sequence import ActiveRequest, Sequence
-from worker.step_plan import EMPTY_PLAN, RowFailure, StepPlan, StepResult
+from worker.step_plan import EMPTY_PLAN, RowFailure, StepResult
 from worker.swap import Swap
 from worker.swap_cost import SwapCost
 
@@ -74,6 +76,7 @@ class Engine:
         self._swap = self._make_swap()
         self._scheduler = Scheduler(config, self._pool, geometry.block_size, self.pins, self._swap)
         self._requests: dict[RequestKey, ActiveRequest] = {}
+        self._adapters = AttachedAdapters(runner)
         self._ordinals = itertools.count()
         self._unsent: list[EngineOutput] = []
         """Came about between steps."""
@@ -96,6 +99,7 @@ class Engine:
         """
         assert request.key not in self._requests, "a key names one request"
         check_request(request, self._runner.info, self._config)
+        self._adapters.require(request.adapter)
         try:
             check_room(request, self._block_size, self._runner.num_blocks, self._pool.max_blocks(request.domain))
         except InvalidRequestError:
@@ -145,6 +149,7 @@ class Engine:
         self.pins.expire()
         self._pool.expire()
         self._scheduler.tick()
+        self._let_go_of_adapters()
 
     @property
     def num_loading(self) -> int:
@@ -203,17 +208,24 @@ class Engine:
 
         Requests that run in them go on with what they hold, and neither find nor store anything any more.
         """
-        requests = self._requests.values()
-        domains = purged((*self._pool.domains(), *(request.domain for request in requests)), fences)
-        for request in requests:
-            if request.domain.root in domains:
-                request.drop()
-        self.pins.end_domains(domains.values())
-        if self._swap is not None:
-            self._swap.purge(domains)
-        dropped = self._pool.drop(domains.values(), fences)
+        dropped = self._drop(purged(self._domains(), fences), fences)
         for tenant in (tenant for tenant, fence in fences.items() if fence is None):
             self._pool.close(tenant)
+        return dropped
+
+    def attach_adapter(self, adapter: PreparedAdapter) -> None:
+        """Takes requests with the adapter from now on."""
+        self._adapters.attach(adapter)
+
+    def retire_adapter(self, adapter: AdapterDigest, kv_format: FormatDigest) -> Dropped:
+        """Drops what is cached of the adapter, in its KV format, and takes no more requests with it.
+
+        Those that it has taken go on to their end as they began; then its weights go.
+        """
+        self._adapters.retire(adapter)
+        domains = domains_of(kv_format, self._domains())
+        dropped = self._drop(domains, {domain.tenant for domain in domains.values()})
+        self._let_go_of_adapters()
         return dropped
 
     def drain_events(self) -> tuple[BlockEvent, ...]:
@@ -234,6 +246,23 @@ class Engine:
         assert len(owned) == len(queued), "a sequence is in no queue, or in two"
         assert queued == set(owned), "a queue holds a sequence of no request"
         assert all(request.sequences for request in self._requests.values()), "a request without sequences lives on"
+
+    def _domains(self) -> list[Domain]:
+        """Of whatever it has cached or works on."""
+        return [*self._pool.domains(), *(request.domain for request in self._requests.values())]
+
+    def _drop(self, domains: Mapping[bytes, Domain], tenants: Collection[TenantId]) -> Dropped:
+        """Forgets domains, by root, of these tenants; requests in them neither find nor store anything any more."""
+        for request in self._requests.values():
+            if request.domain.root in domains:
+                request.drop()
+        self.pins.end_domains(domains.values())
+        if self._swap is not None:
+            self._swap.purge(domains)
+        return self._pool.drop(domains.values(), tenants)
+
+    def _let_go_of_adapters(self) -> None:
+        self._adapters.let_go(each.request.adapter for each in self._requests.values())
 
     def _make_swap(self) -> Swap | None:
         lower = self._pool.lower
@@ -274,7 +303,7 @@ class Engine:
         started_s = self._clock.monotonic_s()
         try:
             result = self._runner.run(plan)
-            _check_result(plan, result)
+            check_result(plan, result)
         except Exception as error:  # whatever a runner raises ends the requests of its step, not the worker
             if not plan.rows:
                 raise  # no request is to blame: the device does not work any more
@@ -311,14 +340,14 @@ class Engine:
         finish: Finish | None = None
         num_output = sequence.num_output + 1
         for sample, token in zip(sequence.samples, tokens, strict=True):
-            finish = _finish(request, token, num_output)
+            finish = finish_of(request, token, num_output)
             outputs.append(Generated(request.key, sample, (token,), finish))
             if finish is None:
                 living.append((sample, token))
         self._branch(sequence, living, finish)
         if not request.sequences:
             del self._requests[request.key]
-            outputs.append(_finished(request, now_s))
+            outputs.append(finished(request, now_s))
         return outputs
 
     def _branch(self, trunk: Sequence, living: list[tuple[int, int]], finish: Finish | None) -> None:
@@ -359,35 +388,3 @@ class Engine:
         if load.prefill_tokens_per_s == 0:
             return MIN_RETRY_S
         return min(MAX_RETRY_S, max(MIN_RETRY_S, load.queued_prefill_tokens / load.prefill_tokens_per_s))
-
-
-def _check_result(plan: StepPlan, result: StepResult) -> None:
-    if len(result.outcomes) != len(plan.rows):
-        raise ValueError(f"the runner gave {len(result.outcomes)} outcomes for {len(plan.rows)} rows")
-    for row, outcome in zip(plan.rows, result.outcomes, strict=True):
-        if not isinstance(outcome, RowFailure) and len(outcome) != len(row.draws):
-            raise ValueError(f"the runner gave {len(outcome)} tokens for {len(row.draws)} draws")
-
-
-def _finish(request: ActiveRequest, token: int, num_output: int) -> Finish | None:
-    sampling = request.sampling
-    if token in sampling.stop_token_ids and num_output > sampling.min_tokens:
-        return Finish.STOP
-    return Finish.LENGTH if num_output >= sampling.max_tokens else None
-
-
-def _finished(request: ActiveRequest, now_s: float) -> Finished:
-    assert request.scheduled_s is not None
-    assert request.first_token_s is not None
-    setbacks = request.setbacks
-    return Finished(
-        key=request.key,
-        queue_s=request.scheduled_s - request.submitted_s,
-        prefill_s=request.first_token_s - request.scheduled_s,
-        decode_s=now_s - request.first_token_s,
-        preemptions=setbacks.num_preemptions,
-        preempted_s=setbacks.preempted_s,
-        recompute_s=setbacks.recompute_s,
-        recomputed_tokens=setbacks.recomputed_tokens,
-        swap_s=setbacks.swap_s,
-    )

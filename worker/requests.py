@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType
 
-from cache_store.domain import Domain
+from cache_store.domain import NO_ADAPTER, AdapterDigest, Domain
 from cache_store.errors import StemcacheError
 from cache_store.tokens import PackedTokens
 from cache_store.usage import CachedTokens
@@ -50,6 +50,8 @@ class EngineRequest:
     """Nothing of the session follows."""
     ttl_s: float = math.inf
     """Seconds without use after which its blocks are dropped."""
+    adapter: AdapterDigest = NO_ADAPTER
+    """The one of the domain's KV format."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
-from cache_store.domain import KvFormat
+from cache_store.adapter_files import AdapterContent
+from cache_store.domain import AdapterDigest, FormatDigest, KvFormat
 from cache_store.groups import CacheGeometry
 from cache_store.transfers import Transfers
 from worker.step_plan import StepPlan, StepResult
@@ -25,6 +26,19 @@ class ModelInfo:
     tokenizer_digest: str
     """Hex digest of the tokenizer files; empty for a runner without text."""
 
+    def format_with(self, adapter: AdapterDigest) -> FormatDigest:
+        """Of keys and values that the model computes with that adapter, or with none."""
+        return replace(self.kv_format, adapter_digest=adapter).digest()
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedAdapter:
+    """An adapter that fits the model, ready to be attached."""
+
+    digest: AdapterDigest
+    weights: object
+    """The runner's own."""
+
 
 class Runner(Protocol):
     """Owns the tensors; called by the engine thread only."""
@@ -42,6 +56,21 @@ class Runner(Protocol):
     @property
     def transfers(self) -> Transfers:
         """What it has below its device. Constant."""
+        ...
+
+    def prepare_adapter(self, content: AdapterContent) -> PreparedAdapter:
+        """Checks an adapter against the model and makes what attaching needs; on any thread, beside steps.
+
+        Raises InvalidRequestError, which says what does not fit.
+        """
+        ...
+
+    def attach_adapter(self, adapter: PreparedAdapter) -> None:
+        """From now on rows may name it. Takes no time."""
+        ...
+
+    def detach_adapter(self, adapter: AdapterDigest) -> None:
+        """Lets go of its weights: no row names it any more."""
         ...
 
     def run(self, plan: StepPlan) -> StepResult:

@@ -57,4 +57,6 @@ def _make_row(sequence: Sequence, num_tokens: int, block_size: int) -> Row:
     tables = sequence.tables
     if num_blocks < len(sequence.blocks):
         tables = tuple(table[:num_blocks] for table in tables)
-    return Row(sequence.id, token_ids, start, tables, sequence.draws() if is_last else ())
+    return Row(
+        sequence.id, token_ids, start, tables, sequence.draws() if is_last else (), sequence.owner.request.adapter
+    )

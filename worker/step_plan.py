@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import NewType
 
+from cache_store.domain import NO_ADAPTER, AdapterDigest
 from cache_store.transfers import NO_MOVES, Load, Moves
 
 SequenceId = NewType("SequenceId", int)
@@ -44,6 +45,8 @@ class Row:
     """Per group: the slot of each block from position 0 on, covering start + len(token_ids) tokens."""
     draws: tuple[Draw, ...]
     """Empty where the last new token is not the sequence's last; several for the samples of one prompt."""
+    adapter: AdapterDigest = NO_ADAPTER
+    """One that is attached to the runner, or none."""
 
     @property
     def kv_length(self) -> int:

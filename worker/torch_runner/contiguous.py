@@ -10,10 +10,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from cache_store.adapter_files import AdapterContent
+from cache_store.domain import AdapterDigest
 from cache_store.errors import PreconditionError
 from cache_store.transfers import NoTransfers, Transfers
-from worker.runner import ModelInfo
+from worker.runner import ModelInfo, PreparedAdapter
 from worker.step_plan import Row, SequenceId, StepPlan, StepResult
+from worker.torch_runner.adapters import AdapterSet
 from worker.torch_runner.dense_attention import dense_attention
 from worker.torch_runner.forward import LogitsObserver, forward
 from worker.torch_runner.loader import LoadedModel
@@ -37,6 +40,7 @@ class ContiguousRunner:
         torch.set_num_threads(num_threads)
         self._model = model
         self._info = model.info(block_size)
+        self._adapters = AdapterSet(model.module)
         self._observer = observer
         self._num_blocks = max_batch * -(-max_len // block_size)
         self.keys, self.values = (
@@ -73,6 +77,15 @@ class ContiguousRunner:
         """Bytes of the tensors' storage: 2 × layers × kv_heads × head_dim × max_len × batch × element size."""
         return sum(tensor.untyped_storage().nbytes() for tensor in (*self.keys, *self.values))
 
+    def prepare_adapter(self, content: AdapterContent) -> PreparedAdapter:
+        return self._adapters.prepare(content)
+
+    def attach_adapter(self, adapter: PreparedAdapter) -> None:
+        self._adapters.attach(adapter)
+
+    def detach_adapter(self, adapter: AdapterDigest) -> None:
+        self._adapters.detach(adapter)
+
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
         for sequence in plan.ended:
@@ -85,7 +98,7 @@ class ContiguousRunner:
         positions = np.concatenate([np.arange(row.start, row.kv_length) for row in plan.rows])
         last = np.cumsum([len(row.token_ids) for row in plan.rows]) - 1
         drawing = last[[bool(row.draws) for row in plan.rows]]
-        logits = forward(self._model, step, tokens, positions, drawing)
+        logits = forward(self._model, step, tokens, positions, drawing, self._adapters.of_step(plan.rows))
         for row, place in zip(plan.rows, places, strict=True):
             self._pointers[place] = row.kv_length
         if self._observer is not None:

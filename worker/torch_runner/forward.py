@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import Protocol
 
 import numpy as np
@@ -9,6 +10,7 @@ import torch
 from torch import Tensor
 
 from worker.step_plan import StepPlan
+from worker.torch_runner.adapters import StepAdapters
 from worker.torch_runner.hook import LayerAttention, attention_context
 from worker.torch_runner.loader import LoadedModel
 from worker.torch_runner.step_batch import Ints
@@ -23,10 +25,15 @@ class LogitsObserver(Protocol):
 
 
 def forward(
-    model: LoadedModel, attention: LayerAttention, token_ids: Ints, positions: Ints, drawing_tokens: Ints
+    model: LoadedModel,
+    attention: LayerAttention,
+    token_ids: Ints,
+    positions: Ints,
+    drawing_tokens: Ints,
+    adapters: StepAdapters | None = None,
 ) -> Tensor:
     """Logits [drawing rows, vocabulary] in float32 of the batch's tokens `drawing_tokens`."""
-    with attention_context(attention):
+    with attention_context(attention), nullcontext() if adapters is None else adapters.applied():
         output = model.module(
             input_ids=_on(model.device, token_ids).unsqueeze(0),
             position_ids=_on(model.device, positions).unsqueeze(0),

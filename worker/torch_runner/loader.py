@@ -13,7 +13,7 @@ from huggingface_hub.errors import StrictDataclassError
 from transformers import MODEL_FOR_CAUSAL_LM_MAPPING, AutoConfig, PretrainedConfig, PreTrainedModel
 from transformers.utils.logging import disable_progress_bar
 
-from cache_store.domain import KvFormat
+from cache_store.domain import NO_ADAPTER, KvFormat
 from cache_store.errors import InvalidRequestError, PreconditionError
 from cache_store.groups import CacheGeometry
 from cache_store.kv_layout import LAYOUT_VERSION, GroupShape, KvDtype, geometry
@@ -74,7 +74,7 @@ class LoadedModel:
         """What the rest of the worker is told."""
         kv_format = KvFormat(
             weights_digest=self.weights_digest,
-            adapter_digest=b"",
+            adapter_digest=NO_ADAPTER,
             attention=self.attention,
             model_dtype=self.dtype,
             kv_dtype=self.kv_dtype,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import torch
 
+from cache_store.adapter_files import AdapterContent
+from cache_store.domain import AdapterDigest
 from cache_store.transfers import Transfers
 from worker.mover import DeviceOnly, MakeMover
-from worker.runner import ModelInfo
+from worker.runner import ModelInfo, PreparedAdapter
 from worker.step_plan import StepPlan, StepResult
+from worker.torch_runner.adapters import AdapterSet
 from worker.torch_runner.attention_backend import AttentionBackend
 from worker.torch_runner.copiers import make_copier
 from worker.torch_runner.forward import LogitsObserver, forward
@@ -43,6 +46,7 @@ class PagedRunner:
         torch.set_num_threads(num_threads)
         self._model = model
         self._info = model.info(block_size)
+        self._adapters = AdapterSet(model.module)
         self._attention = attention
         self._observer = observer
         num_slots = (num_blocks,) * len(model.groups)
@@ -64,6 +68,15 @@ class PagedRunner:
     def transfers(self) -> Transfers:
         return self._mover
 
+    def prepare_adapter(self, content: AdapterContent) -> PreparedAdapter:
+        return self._adapters.prepare(content)
+
+    def attach_adapter(self, adapter: PreparedAdapter) -> None:
+        self._adapters.attach(adapter)
+
+    def detach_adapter(self, adapter: AdapterDigest) -> None:
+        self._adapters.detach(adapter)
+
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
         try:
@@ -81,7 +94,8 @@ class PagedRunner:
             return StepResult(())
         batch = build_batch(plan, self.pools.block_size, len(self.pools.groups))
         attention = self._attention.begin(self.pools, batch)
-        logits = forward(self._model, attention, batch.token_ids, batch.positions, batch.drawing_tokens)
+        adapters = self._adapters.of_step(plan.rows)
+        logits = forward(self._model, attention, batch.token_ids, batch.positions, batch.drawing_tokens, adapters)
         if self._observer is not None:
             self._observer(plan, logits)
         return StepResult(draw_rows(plan.rows, logits))
