@@ -1,4 +1,4 @@
-"""What config.json leaves to the code of an architecture: defaults of its fields, which layers slide, which weights exist.
+"""What config.json leaves to an architecture's code: defaults of its fields, which layers slide, which weights exist.
 
 One entry per `model_type`. Tests compare each with the architecture's own code. Knows no file and no model.
 """
@@ -50,7 +50,7 @@ class ExpertFields:
     """Which fields describe a mixture of experts."""
 
     number: str
-    per_token: str = "num_experts_per_tok"
+    per_token: str = "num_experts_per_tok"  # noqa: S105 - a field of config.json
     width: str = "moe_intermediate_size"
     newer_number: str | None = None
     """How newer files call the field `number`."""
@@ -108,18 +108,19 @@ _QWEN3 = replace(
     biases=_ATTENTION_BIAS,
 )
 _GEMMA = Family(
-    defaults={
-        "head_dim": 256,
-        "tie_word_embeddings": True,
-        "num_attention_heads": 8,
-        "num_key_value_heads": 4,
-        "vocab_size": 256_000,
-    },
+    defaults={"head_dim": 256, "tie_word_embeddings": True, "num_key_value_heads": 16, "vocab_size": 256_000},
     biases=_ATTENTION_BIAS,
 )
 _GEMMA2 = replace(
     _GEMMA,
-    defaults={**_GEMMA.defaults, "sliding_window": 4096, "sliding_window_pattern": 2},
+    defaults={
+        **_GEMMA.defaults,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 2,
+        "max_position_embeddings": 8_192,
+    },
     windows=WindowRule.ALL_BUT_EVERY,
     num_norms=4,
 )
@@ -151,15 +152,18 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             _QWEN3,
             defaults={"use_sliding_window": False, "sliding_window": 4096, "num_key_value_heads": 4},
             windows=WindowRule.ALL,
-            experts=ExpertFields(
-                "num_experts", newer_number="num_local_experts", sparse_step="decoder_sparse_step"
-            ),
+            experts=ExpertFields("num_experts", newer_number="num_local_experts", sparse_step="decoder_sparse_step"),
         ),
         "gemma": _GEMMA,
         "gemma2": _GEMMA2,
         "gemma3_text": replace(
             _GEMMA2,
-            defaults={**_GEMMA2.defaults, "sliding_window_pattern": 6, "vocab_size": 262_208},
+            defaults={
+                **_GEMMA2.defaults,
+                "sliding_window_pattern": 6,
+                "vocab_size": 262_208,
+                "max_position_embeddings": 131_072,
+            },
             head_norm=HeadNorm.PER_HEAD,
         ),
         "gpt_oss": Family(
@@ -233,7 +237,9 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             biases=MappingProxyType({"attention_bias": (Part.QKV,)}),
             head_norm=HeadNorm.PER_HEAD,
             head_norm_field="use_qk_norm",
-            experts=ExpertFields("n_routed_experts", first_dense="first_k_dense_replace", num_shared="n_shared_experts"),
+            experts=ExpertFields(
+                "n_routed_experts", first_dense="first_k_dense_replace", num_shared="n_shared_experts"
+            ),
         ),
         "seed_oss": Family(
             defaults={"head_dim": 128, "num_key_value_heads": 8, "attention_bias": True, "attention_out_bias": False},

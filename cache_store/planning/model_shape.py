@@ -108,6 +108,7 @@ def _own_dtype(config: ModelConfig) -> KvDtype:
     known = {str(each): each for each in COMPUTED_DTYPES}
     if text.removeprefix("torch.") not in known:
         raise InvalidRequestError(
-            "model", f"config.json: weights of type {text!r} are not planned for; name one with --dtype {'|'.join(known)}"
+            "model",
+            f"config.json: weights of type {text!r} are not planned for; name one with --dtype {'|'.join(known)}",
         )
     return known[text.removeprefix("torch.")]

@@ -69,5 +69,6 @@ def _read(file: Path) -> dict[str, dict[str, list[int]]]:
 
 def _refusal(file: Path) -> InvalidRequestError:
     return InvalidRequestError(
-        "model", f"{file} is no safetensors file (a Git LFS pointer, or cut off?); give config.json alone, or get it again"
+        "model",
+        f"{file} is no safetensors file (a Git LFS pointer, or cut off?); give config.json alone, or get it again",
     )

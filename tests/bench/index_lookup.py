@@ -4,6 +4,8 @@ A fresh embedded Valkey holds `--held` blocks of each of 8 workers. Each round m
 order, over one connection, after a warm-up. The server's time is the difference of INFO commandstats over as many calls
 again, per call; the client's is the wall time of the whole call. The baseline is the other layout that one could
 choose: a hash per block with a field per worker, asked for by a pipeline of HMGET in one round trip.
+
+Then workers of several sizes add their blocks, and the memory that each took is told per block.
 """
 
 from __future__ import annotations
@@ -31,6 +33,8 @@ from services.cluster.valkey import EmbeddedValkey
 NUM_WORKERS = 8
 NUM_BLOCKS = 512
 WARM_UP_ROUNDS = 50
+SIZES = tuple(int(20_000 * 1.18**step) for step in range(18))
+"""Blocks of workers: memory for each goes in steps with the size of a set."""
 DEADLINE_S = 10.0
 TAG = DomainTag(b"benchmark domain")
 INCARNATIONS = [Incarnation(f"{number:032x}") for number in range(NUM_WORKERS)]
@@ -156,6 +160,30 @@ async def run(urls: RoleUrls, num_held: int, num_rounds: int) -> Sequence[Case]:
     return made
 
 
+async def bytes_per_block(urls: RoleUrls) -> list[float]:
+    """Memory for each block of a worker, of workers of SIZES blocks in one domain."""
+    session, worker = RedisSession(urls.operator), RedisSession(urls.worker)
+    writer = RedisIndexWriter(worker, DEADLINE_S)
+    found = []
+    for number, num_blocks in enumerate(SIZES):
+        before = await used_memory(session)
+        tag = DomainTag(f"memory {number}".encode())
+        await writer.replace(
+            Incarnation(f"{100 + number:032x}"), {tag: b"".join(digests(f"memory {number}", num_blocks))}
+        )
+        found.append((await used_memory(session) - before) / num_blocks)
+    await session.close()
+    await worker.close()
+    return found
+
+
+async def used_memory(session: RedisSession) -> int:
+    """Bytes that the server has allocated."""
+    text = await session.call(("INFO", "memory"), DEADLINE_S)
+    assert isinstance(text, bytes)
+    return next(int(line.split(":")[1]) for line in text.decode().splitlines() if line.startswith("used_memory:"))
+
+
 def report(made: Sequence[Case]) -> None:
     """Prints the table and the ratios."""
     print(f"{'µs per call':<44}{'server':>12}{'p50':>10}{'p95':>10}{'p99':>10}   (the last three: client, wall)")
@@ -182,6 +210,8 @@ def main() -> None:
         )
         print(f"embedded Valkey over its Unix socket, {os.cpu_count()} CPUs, Python {platform.python_version()}\n")
         report(asyncio.run(run(server.urls, arguments.held, arguments.rounds)))
+        sizes = asyncio.run(bytes_per_block(server.urls))
+        print(f"memory for each block of a worker: {min(sizes):.1f} to {max(sizes):.1f} bytes ({len(SIZES)} sizes)")
 
 
 if __name__ == "__main__":
