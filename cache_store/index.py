@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import NewType, Protocol
 
 from cache_store.domain import DomainTag
@@ -14,6 +15,11 @@ Incarnation = NewType("Incarnation", str)
 
 class IndexUnavailableError(Exception):
     """The index cannot be reached or does not answer; routing goes on without it."""
+
+    def __init__(self, reason: str, known: Mapping[Incarnation, int] = MappingProxyType({})) -> None:
+        """`known`: leading blocks as of the time when the index was last heard of; absent is 0."""
+        super().__init__(reason)
+        self.known = known
 
 
 class IndexReader(Protocol):

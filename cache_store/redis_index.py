@@ -4,6 +4,9 @@ Reading is one script call. Writing is SADD, SREM and UNLINK in pipelines of bou
 the writes of a batch the writer replaces its mark; where the old mark is not the one that it left, the store has lost
 writes (it restarted empty, or from an old copy), and the writer asks to be replaced. So it does after every failure,
 since nobody knows then which part of a batch was written.
+
+After the writes of a batch the writer appends them to its stream of changes, with their mark, for readers that keep a
+copy (`cache_store/redis_replica.py`): marks follow one another, so that a reader sees what it has missed.
 """
 
 from __future__ import annotations
@@ -18,7 +21,8 @@ from cache_store.domain import DomainTag
 from cache_store.events import BlockChange, BlockEvent
 from cache_store.index import Incarnation, IndexUnavailableError
 from cache_store.index_sequence import EventSequence, SequenceGapError
-from cache_store.redis_keys import INCARNATIONS_KEY, blocks_key, domains_key, mark_key
+from cache_store.index_stream import pack_events
+from cache_store.redis_keys import INCARNATIONS_KEY, blocks_key, changes_key, domains_key, mark_key
 from cache_store.redis_scripts import ScriptKind, load_script
 from cache_store.redis_session import CLAIM_SCHEMA, REDIS_ERRORS, Command, RedisSession, Reply
 from cache_store.redis_sweep import drop_incarnation, unlink_blocks
@@ -29,6 +33,14 @@ WRITE_DEADLINE_S = 1.0
 
 MAX_DIGESTS_PER_COMMAND = 1_024
 MAX_COMMANDS_PER_PIPELINE = 16
+
+MAX_STREAM_ENTRIES = 1_000
+"""Batches that a reader may be behind, about; beyond it the reader begins anew."""
+
+FROM_FIELD, MARK_FIELD, EVENTS_FIELD = b"from", b"mark", b"events"
+"""Of an entry of the stream: the mark before it, the mark after it, what was written in between. `from` is empty where
+all blocks of the incarnation were replaced.
+"""
 
 
 class RedisIndexReader:
@@ -79,7 +91,9 @@ class RedisIndexWriter:
         with _doubting(writing):
             admitted = writing.sequence.admit(events)
             commands = [] if writing.mark else _introduction(incarnation)
-            for batch in _batches([*commands, *_changes(incarnation, admitted)]) or [[]]:
+            batches = _batches([*commands, *_changes(incarnation, admitted)]) or [[]]
+            entry = _entry(incarnation, str(writing.mark), writing.mark + len(batches), pack_events(admitted))
+            for batch in (*batches[:-1], [*batches[-1], entry]):
                 await self._write_marked(incarnation, writing, batch)
             await self._prune_domains(incarnation, {event.domain_tag for event in admitted if _removes(event)})
 
@@ -94,7 +108,8 @@ class RedisIndexWriter:
             for batch in _batches(commands):
                 await self._session.pipeline(batch, self._deadline_s)
             writing.mark += 1
-            await self._session.call(("SET", mark_key(incarnation), writing.mark), self._deadline_s)
+            mark: Command = ("SET", mark_key(incarnation), writing.mark)
+            await self._session.pipeline([mark, _entry(incarnation, "", writing.mark, b"")], self._deadline_s)
             writing.sequence.restart()
 
     async def drop(self, incarnation: Incarnation) -> None:
@@ -126,6 +141,13 @@ class RedisIndexWriter:
 def _introduction(incarnation: Incarnation) -> list[Command]:
     """What an incarnation writes before its first blocks."""
     return [CLAIM_SCHEMA, ("SADD", INCARNATIONS_KEY, incarnation)]
+
+
+def _entry(incarnation: Incarnation, before: str, mark: int, events: bytes) -> Command:
+    """Appends to the stream of changes."""
+    limit = ("MAXLEN", "~", MAX_STREAM_ENTRIES)
+    fields = (FROM_FIELD, before, MARK_FIELD, mark, EVENTS_FIELD, events)
+    return ("XADD", changes_key(incarnation), *limit, "*", *fields)
 
 
 def _changes(incarnation: Incarnation, events: Sequence[BlockEvent]) -> list[Command]:

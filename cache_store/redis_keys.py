@@ -4,6 +4,7 @@
     sc:{DOMAIN TAG}:blocks:INC      SET of 16-byte digests: what an incarnation holds of a domain
     sc:inc:{INC}:domains            SET of domain tags: where that incarnation may hold blocks
     sc:inc:{INC}:mark               what its writer wrote last; another value means that the index lost writes
+    sc:inc:{INC}:changes            STREAM of its last batches of changes, each with the mark that it was written under
     sc:{index}:incarnations         SET of incarnations that wrote to the index and were not dropped since
     sc:{workers}:current            HASH worker id -> order and name of its newest incarnation
     sc:{workers}:lease:INC          record of a worker, expires with its lease
@@ -53,6 +54,11 @@ def domains_key(incarnation: Incarnation) -> str:
 def mark_key(incarnation: Incarnation) -> str:
     """The last mark of the writer of `incarnation`."""
     return f"sc:inc:{{{incarnation}}}:mark"
+
+
+def changes_key(incarnation: Incarnation) -> str:
+    """STREAM of what the writer of `incarnation` changed lately."""
+    return f"sc:inc:{{{incarnation}}}:changes"
 
 
 def lease_key(incarnation: Incarnation) -> str:

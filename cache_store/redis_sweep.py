@@ -14,6 +14,7 @@ from cache_store.redis_keys import (
     CURRENT_KEY,
     INCARNATIONS_KEY,
     blocks_key,
+    changes_key,
     domains_key,
     lease_key,
     mark_key,
@@ -49,7 +50,7 @@ async def sweep_dead(session: RedisSession, limit: int = 64, deadline_s: float =
 async def drop_incarnation(session: RedisSession, incarnation: Incarnation, deadline_s: float) -> None:
     """Removes all of an incarnation; where this is interrupted, the incarnation stays listed for the next sweep."""
     await unlink_blocks(session, incarnation, (), deadline_s)
-    await session.call(("UNLINK", mark_key(incarnation)), deadline_s)
+    await session.call(("UNLINK", mark_key(incarnation), changes_key(incarnation)), deadline_s)
     await session.call(("SREM", INCARNATIONS_KEY, incarnation), deadline_s)
 
 

@@ -49,8 +49,8 @@ _RULES = {
         " +zadd +zremrangebyscore +pexpire %R~sc:* ~sc:{limits}:* ~sc:{limit:*}:*"
     ),
     RedisRole.WORKER: (
-        "+time +get +set +exists +del +unlink +sadd +srem +smembers +srandmember +hget +hmget +hset +hdel +hrandfield"
-        " +eval +evalsha ~sc:{*}:blocks:* ~sc:inc:* ~sc:{index}:* ~sc:{workers}:* ~sc:schema %R~sc:quotas"
+        "+time +get +set +exists +del +unlink +sadd +srem +smembers +srandmember +xadd +hget +hmget +hset +hdel"
+        " +hrandfield +eval +evalsha ~sc:{*}:blocks:* ~sc:inc:* ~sc:{index}:* ~sc:{workers}:* ~sc:schema %R~sc:quotas"
     ),
 }
 

@@ -23,6 +23,7 @@ from cache_store.redis_index import RedisIndexReader
 from cache_store.redis_limits import RedisLimitStore
 from cache_store.redis_quotas import RedisQuotas
 from cache_store.redis_registry import RedisRegistryReader
+from cache_store.redis_replica import ReplicaIndexReader, ReplicaStats
 from cache_store.redis_session import RedisSession
 from services.admin.cluster_servicer import ClusterServicer
 from services.admin.tenant_servicer import TenantServicer
@@ -45,6 +46,7 @@ from services.router.request_table import RequestTable
 from services.router.results import KeptResults, ResultBounds
 from services.router.servers import admin_server, public_server
 from services.router.servicer import InferenceServicer
+from services.router.speculations import Speculations
 from services.router.statuses import status_name
 from services.router.tokenizers import load_tokenizers
 from services.router.worker_client import WorkerPool
@@ -73,6 +75,7 @@ class _Parts:
     sync: DirectorySync
     quotas: QuotaPublisher
     view: RegistryView
+    index: ReplicaIndexReader
     table: RequestTable
     results: KeptResults
     generations: Generations
@@ -99,6 +102,11 @@ class Router:
         """Generations, for inspection."""
         return self._parts.table
 
+    @property
+    def index(self) -> ReplicaStats:
+        """What it knows of the index by itself."""
+        return self._parts.index.stats
+
     def stop(self) -> None:
         """Asks for an end in order; `run` returns after it."""
         self._stop.set()
@@ -124,6 +132,7 @@ class Router:
             "control-sync": parts.sync.run,
             "quota-publication": parts.quotas.run,
             "registry-view": parts.view.run,
+            "index-replica": parts.index.run,
             "cluster-limits": parts.cluster_limits.run,
             "readiness": parts.readiness.run,
             "expire-results": self._expire,
@@ -180,14 +189,17 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     pool = WorkerPool()
     stack.push_async_callback(pool.close)
     view = RegistryView(RedisRegistryReader(session), clock, tokenizers.digests(), pool.lose)
-    planner = Planner(directory, tokenizers, view, RedisIndexReader(session))
+    index = ReplicaIndexReader(session, RedisIndexReader(session), view.incarnations, clock)
+    speculations = Speculations(clock)
+    planner = Planner(directory, tokenizers, view, index, speculations)
     limits = settings.limits
     places = Concurrency("concurrent requests", limits.max_requests, limits.max_requests_per_tenant)
     calls = Concurrency("concurrent calls", limits.max_calls, limits.max_calls_per_tenant)
     results = KeptResults(clock, ResultBounds())
     table = RequestTable(clock, places, results)
     records = RequestRecords()
-    dispatcher = Dispatcher(pool, view, tokenizers, cluster_key(master), clock, random.SystemRandom())
+    rng = random.SystemRandom()
+    dispatcher = Dispatcher(pool, view, tokenizers, cluster_key(master), clock, rng, speculations)
     shared = ClusterLimits(RedisLimitStore(session), RouterId(uuid.uuid4().hex), clock)
     generations = Generations(planner, dispatcher, table, records, shared, status_name, limits.max_request_s, clock)
     servicer = InferenceServicer(directory, generations, planner, tokenizers, limits.write_s)
@@ -204,6 +216,7 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
         sync=sync,
         quotas=publisher,
         view=view,
+        index=index,
         table=table,
         results=results,
         generations=generations,

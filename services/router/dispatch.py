@@ -15,10 +15,11 @@ from cache_store.index import Incarnation
 from cache_store.registry import RENEW_S, WorkerRecord
 from cache_store.tokens import count
 from services.router.attempt import Attempt, Job
-from services.router.generation import GenerationEvent
+from services.router.generation import CacheMode, GenerationEvent
 from services.router.records import Routed
 from services.router.registry_view import RegistryView
 from services.router.routing import RouteChoice, RouteRequest, RouteRule, choose
+from services.router.speculations import Speculation, Speculations
 from services.router.tokenizers import Tokenizers
 from services.router.worker_client import WorkerPool
 
@@ -39,6 +40,7 @@ class Dispatcher:
         cluster_key: bytes,
         clock: Clock,
         rng: random.Random,
+        speculations: Speculations,
     ) -> None:
         self._pool = pool
         self._view = view
@@ -46,6 +48,7 @@ class Dispatcher:
         self._cluster_key = cluster_key
         self._clock = clock
         self._rng = rng
+        self._speculations = speculations
 
     async def run(self, job: Job) -> AsyncGenerator[GenerationEvent, None]:
         """The events of the request.
@@ -60,14 +63,17 @@ class Dispatcher:
             if choice is None:
                 break
             attempt = self._attempt(job, choice, len(tried) + 1)
+            coming = self._expect(job, choice)
             try:
                 async with aclosing(attempt.events()) as events:
                     async for event in events:
                         yield event
             except WorkerLostError:
                 self._view.suspect(choice.worker.incarnation)
+                self._withdraw(coming)
                 attempt.require_unanswered()
             except UnavailableError as error:
+                self._withdraw(coming)
                 attempt.require_unanswered()
                 if choice.rule is RouteRule.AFFINITY and not await self._is_leaving(choice.worker):
                     raise  # others may have filled it; to go elsewhere would let them decide what hits
@@ -76,6 +82,19 @@ class Dispatcher:
                 return
             tried |= {choice.worker.incarnation}
         raise UnavailableError("the workers that were asked could not take the request", retry_after_s)
+
+    def _expect(self, job: Job, choice: RouteChoice) -> Speculation | None:
+        """The prompt's blocks will be where it is sent, if they are stored there."""
+        digests = job.plan.chains.get(choice.worker.kv_format)
+        if not digests or job.plan.cache_mode is not CacheMode.READ_WRITE:
+            return None
+        domain = job.plan.domains[choice.worker.kv_format]
+        delay_s = choice.terms[0].queue_s + choice.terms[0].prefill_s
+        return self._speculations.add(domain.tag, choice.worker.incarnation, digests, delay_s)
+
+    def _withdraw(self, coming: Speculation | None) -> None:
+        if coming is not None:
+            self._speculations.withdraw(coming)
 
     async def _is_leaving(self, worker: WorkerRecord) -> bool:
         """Whether a worker that refused takes nothing any more, rather than nothing now. It has said so already."""

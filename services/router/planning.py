@@ -23,6 +23,7 @@ from services.router.pool_parts import PoolParts
 from services.router.registry_view import RegistryView
 from services.router.rendezvous import Affinity, affinity
 from services.router.room import answer_room
+from services.router.speculations import Speculations
 from services.router.tokenizers import Tokenizers
 from services.router.validation import check_vocabulary
 from services.tenants.directory import KnownTenant, TenantDirectory
@@ -46,8 +47,10 @@ class Plan:
     """By which the domains were derived."""
     domains: Mapping[FormatDigest, Domain]
     """Of the tenant's partition, for each KV format among the workers."""
+    chains: Mapping[FormatDigest, bytes]
+    """Packed digests of the prompt's full blocks, for each KV format; none where the cache is not read."""
     matched_tokens: Mapping[Incarnation, int]
-    """What the index promises; absent is 0."""
+    """What the index promises, or what is on its way; absent is 0."""
     degraded: bool
     part: PoolPart
     """What the tenant may have of each worker's pool."""
@@ -55,16 +58,33 @@ class Plan:
     """Of a strict tenant's request; None: routed by cost."""
 
 
+@dataclass(frozen=True, slots=True)
+class _Found:
+    chains: Mapping[FormatDigest, bytes]
+    tokens: Mapping[Incarnation, int]
+    is_current: bool
+    """False: the index is out of reach."""
+
+
+_NOTHING = _Found({}, {}, is_current=True)
+
+
 class Planner:
     """Makes plans."""
 
     def __init__(
-        self, directory: TenantDirectory, tokenizers: Tokenizers, view: RegistryView, index: IndexReader
+        self,
+        directory: TenantDirectory,
+        tokenizers: Tokenizers,
+        view: RegistryView,
+        index: IndexReader,
+        speculations: Speculations,
     ) -> None:
         self._directory = directory
         self._tokenizers = tokenizers
         self._view = view
         self._index = index
+        self._speculations = speculations
         self._parts = PoolParts(directory)
         self._outage = Outage("index")
 
@@ -115,7 +135,7 @@ class Planner:
         cache_mode = CacheMode.BYPASS if is_stale else spec.cache_mode
         known = self.latest(tenant)
         domains = _domains(known, spec.partition, model, workers)
-        matched = {} if cache_mode is CacheMode.BYPASS else await self._lookup(domains, prompt, workers)
+        found = _NOTHING if cache_mode is CacheMode.BYPASS else await self._lookup(domains, prompt, workers)
         part = self._parts.of(tenant.id)
         return Plan(
             model=model,
@@ -125,8 +145,9 @@ class Planner:
             cache_mode=cache_mode,
             known=known,
             domains=domains,
-            matched_tokens=matched or {},
-            degraded=is_stale or matched is None or not self._view.is_reachable,
+            chains=found.chains,
+            matched_tokens=found.tokens,
+            degraded=is_stale or not found.is_current or not self._view.is_reachable,
             part=part,
             affinity=_affinity(tenant, spec, prompt) if part.share.is_strict else None,
         )
@@ -139,25 +160,31 @@ class Planner:
         if known.tenant.fence == plan.known.tenant.fence:
             return replace(plan, known=known)
         domains = {each: known.domain(spec.partition, plan.model, each) for each in plan.domains}
-        return replace(plan, known=known, domains=domains, matched_tokens={})
+        return replace(plan, known=known, domains=domains, chains={}, matched_tokens={})
 
     async def _lookup(
         self, domains: Mapping[FormatDigest, Domain], prompt: PackedTokens, workers: Sequence[WorkerRecord]
-    ) -> Mapping[Incarnation, int] | None:
-        """Prompt tokens that each worker holds; None where the index is out of reach."""
+    ) -> _Found:
+        """What each worker holds of the prompt, or will soon."""
+        chains: dict[FormatDigest, bytes] = {}
         matched: dict[Incarnation, int] = {}
+        reason = ""
         for kv_format, domain in domains.items():
             block_sizes = {worker.incarnation: worker.block_size for worker in workers if worker.kv_format == kv_format}
             block_size = next(iter(block_sizes.values()))  # part of the format
-            digests = b"".join(chain(domain, prompt, block_size))
+            digests = chains[kv_format] = b"".join(chain(domain, prompt, block_size))
             try:
                 blocks = await self._index.lookup(domain.tag, digests, list(block_sizes))
             except IndexUnavailableError as error:
-                self._outage.failed(str(error))
-                return None
-            matched |= {incarnation: found * block_size for incarnation, found in blocks.items()}
-        self._outage.succeeded()
-        return matched
+                blocks, reason = error.known, str(error)
+            for incarnation in block_sizes:
+                coming = self._speculations.leading(domain.tag, incarnation, digests)
+                matched[incarnation] = max(blocks.get(incarnation, 0), coming) * block_size
+        if reason:
+            self._outage.failed(reason)
+        else:
+            self._outage.succeeded()
+        return _Found(chains, matched, is_current=not reason)
 
 
 def _check_tokens(spec: GenerationSpec, prompt: PackedTokens, workers: Sequence[WorkerRecord]) -> None:

@@ -81,6 +81,10 @@ class RegistryView:
         listed = (known.record for known in self._known.values() if known.is_listed)
         return tuple(sorted(listed, key=lambda record: record.worker_id))
 
+    def incarnations(self) -> tuple[Incarnation, ...]:
+        """Of all known workers."""
+        return tuple(self._known)
+
     def models(self) -> tuple[str, ...]:
         """Models of known workers, sorted."""
         return tuple(sorted({known.record.model for known in self._known.values()}))

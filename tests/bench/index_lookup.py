@@ -1,4 +1,4 @@
-"""Time of one index lookup, at the server and at the client, beside PING and beside one HMGET per block.
+"""Time of one index lookup, by script and in a router's copy, beside PING and beside one HMGET per block.
 
 A fresh embedded Valkey holds `--held` blocks of each of 8 workers. Each round makes every kind of call once, in a new
 order, over one connection, after a warm-up. The server's time is the difference of INFO commandstats over as many calls
@@ -23,9 +23,11 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from cache_store.clock import SystemClock
 from cache_store.domain import DomainTag
 from cache_store.index import Incarnation
 from cache_store.redis_index import RedisIndexReader, RedisIndexWriter
+from cache_store.redis_replica import ReplicaIndexReader
 from cache_store.redis_session import Command, RedisSession
 from services.cluster.redis_roles import RoleUrls
 from services.cluster.valkey import EmbeddedValkey
@@ -52,7 +54,7 @@ class Case:
 
     name: str
     command: str
-    """As INFO commandstats names it."""
+    """As INFO commandstats names it; empty: the server is not asked."""
     call: Callable[[], Awaitable[object]]
     expected: object
     walls_us: list[float] = field(default_factory=list)
@@ -68,6 +70,13 @@ class Case:
         cuts = statistics.quantiles(self.walls_us, n=100)
         walls = "".join(f"{cuts[percent - 1]:>10.0f}" for percent in (50, 95, 99))
         return f"{self.name:<44}{self.server_us:>12.1f}{walls}"
+
+
+class _Standing(SystemClock):
+    """Time stands still, so that the copy counts as current."""
+
+    def monotonic_s(self) -> float:
+        return 0.0
 
 
 def digests(name: str, num_blocks: int) -> list[bytes]:
@@ -106,18 +115,25 @@ async def fill_baseline(urls: RoleUrls) -> None:
     await session.close()
 
 
-def cases(session: RedisSession) -> list[Case]:
-    """PING, a lookup per chain, and the baseline."""
+async def cases(session: RedisSession) -> list[Case]:
+    """PING, a lookup per chain by script and in the copy of a router, and the baseline."""
     reader = RedisIndexReader(session, DEADLINE_S)
+    replica = ReplicaIndexReader(session, reader, lambda: INCARNATIONS, _Standing())
+    await replica.poll()
+    for incarnation in INCARNATIONS:
+        await replica.load(TAG, incarnation)
+        assert replica.replica.knows(TAG, incarnation)
     made = [Case("PING", "ping", lambda: session.call(("PING",), DEADLINE_S), b"PONG")]
     for name, lengths in CHAINS.items():
         packed = b"".join(digests(name, NUM_BLOCKS))
-        call = lambda packed=packed: reader.lookup(TAG, packed, INCARNATIONS)  # noqa: E731 - bound now
-        made.append(Case(f"lookup, {name}", "evalsha_ro", call, dict(zip(INCARNATIONS, lengths, strict=True))))
+        expected = dict(zip(INCARNATIONS, lengths, strict=True))
+        for label, command, asked in (("lookup", "evalsha_ro", reader), ("copy", "", replica)):
+            call = lambda packed=packed, asked=asked: asked.lookup(TAG, packed, INCARNATIONS)  # noqa: E731 - bound now
+            made.append(Case(f"{label}, {name}", command, call, expected))
     lengths = CHAINS[BASELINE]
     commands: list[Command] = [("HMGET", block_key(digest), *INCARNATIONS) for digest in digests(BASELINE, NUM_BLOCKS)]
-    expected = [[b"1" if depth < length else None for length in lengths] for depth in range(NUM_BLOCKS)]
-    made.append(Case(f"HMGET, {BASELINE}", "hmget", lambda: session.pipeline(commands, DEADLINE_S), expected))
+    fields = [[b"1" if depth < length else None for length in lengths] for depth in range(NUM_BLOCKS)]
+    made.append(Case(f"HMGET, {BASELINE}", "hmget", lambda: session.pipeline(commands, DEADLINE_S), fields))
     return made
 
 
@@ -144,7 +160,7 @@ async def run(urls: RoleUrls, num_held: int, num_rounds: int) -> Sequence[Case]:
     await fill(urls, num_held)
     await fill_baseline(urls)
     session = RedisSession(urls.router)
-    made = cases(session)
+    made = await cases(session)
     for _ in range(WARM_UP_ROUNDS):
         for each in made:
             await each.once()
@@ -155,7 +171,8 @@ async def run(urls: RoleUrls, num_held: int, num_rounds: int) -> Sequence[Case]:
         for each in order.sample(made, len(made)):  # so that none always follows the long one
             await each.once()
     for each in made:
-        await measure(each, session, num_rounds)
+        if each.command:
+            await measure(each, session, num_rounds)
     await session.close()
     return made
 
@@ -195,6 +212,9 @@ def report(made: Sequence[Case]) -> None:
         f"\nHMGET per block / lookup: {baseline.server_us / lookup.server_us:.1f} at the server, "
         f"{statistics.median(baseline.walls_us) / statistics.median(lookup.walls_us):.1f} at the client (p50)"
     )
+    copy = next(each for each in made if each.name == f"copy, {BASELINE}")
+    part = statistics.median(lookup.walls_us) / statistics.median(copy.walls_us)
+    print(f"copy / lookup at the client: 1/{part:.1f} (p50)")
     ratio = statistics.median(lookup.walls_us) / statistics.median(ping.walls_us)
     print(f"lookup / PING at the client: {ratio:.1f} (p50)")
 

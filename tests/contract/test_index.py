@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import hashlib
 import itertools
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from cache_store.clock import SystemClock
 from cache_store.domain import DomainTag
 from cache_store.events import BlockChange, BlockEvent
 from cache_store.index import Incarnation, IndexReader, IndexUnavailableError, IndexWriter
 from cache_store.memory_index import MemoryIndex
 from cache_store.redis_index import RedisIndexReader, RedisIndexWriter
+from cache_store.redis_replica import ReplicaIndexReader
+from cache_store.redis_session import RedisSession
 from services.cluster.redis_roles import RedisRole
 from tests.support.redis_servers import server_named
 
@@ -33,15 +36,41 @@ class Index:
     writer: IndexWriter
 
 
-@pytest.fixture(params=["memory", "valkey", "redis"])
+class FollowingReader:
+    """A replica's reader that has read all there is before each lookup. The script may answer only the first time."""
+
+    def __init__(self, session: RedisSession, script: IndexReader) -> None:
+        self._live = {ONE, TWO}
+        self._replica = ReplicaIndexReader(session, script, lambda: self._live, SystemClock())
+
+    async def lookup(
+        self, domain_tag: DomainTag, digests: bytes, incarnations: Sequence[Incarnation]
+    ) -> Mapping[Incarnation, int]:
+        self._live.update(incarnations)
+        for _ in range(3):  # what is gone is believed at the second look, and the third begins anew
+            await self._replica.poll()
+        first = await self._replica.lookup(domain_tag, digests, incarnations)
+        for incarnation in incarnations:
+            await self._replica.load(domain_tag, incarnation)
+        assert all(self._replica.replica.knows(domain_tag, incarnation) for incarnation in incarnations)
+        assert await self._replica.lookup(domain_tag, digests, incarnations) == first
+        self._replica.replica.check_invariants()
+        return first
+
+
+@pytest.fixture(params=["memory", "valkey", "redis", "replica"])
 async def index(request: pytest.FixtureRequest) -> AsyncIterator[Index]:
     if request.param == "memory":
         memory = MemoryIndex()
         yield Index(memory, memory)
         return
-    server = server_named(request, request.param)
+    is_replica = request.param == "replica"
+    server = server_named(request, "valkey" if is_replica else request.param)
     async with server.session(RedisRole.ROUTER) as reading, server.session(RedisRole.WORKER) as writing:
-        yield Index(RedisIndexReader(reading, deadline_s=5.0), RedisIndexWriter(writing, deadline_s=5.0))
+        reader: IndexReader = RedisIndexReader(reading, deadline_s=5.0)
+        if is_replica:
+            reader = FollowingReader(reading, reader)
+        yield Index(reader, RedisIndexWriter(writing, deadline_s=5.0))
 
 
 def digest(name: str) -> bytes:

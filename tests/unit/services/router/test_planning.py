@@ -23,6 +23,7 @@ from cache_store.tokens import pack
 from services.router.generation import CacheMode, EndTokens, GenerationSpec, Prompt, Sampling, TextPrompt, TokenPrompt
 from services.router.planning import DEFAULT_MAX_TOKENS, Planner
 from services.router.registry_view import RegistryView
+from services.router.speculations import Speculations
 from services.router.tokenizers import Tokenizers, load_tokenizers
 from services.tenants.directory import CONTROL_AGE_BOUND_S, TenantDirectory
 from services.tenants.model import new_tenant
@@ -40,7 +41,7 @@ class AwayIndex:
     async def lookup(
         self, domain_tag: DomainTag, digests: bytes, incarnations: Sequence[Incarnation]
     ) -> Mapping[Incarnation, int]:
-        raise IndexUnavailableError("away")
+        raise IndexUnavailableError("away", {Incarnation("a"): 1})
 
 
 class Bench:
@@ -52,7 +53,8 @@ class Bench:
         self.directory = TenantDirectory(self.clock)
         self.directory.confirm(self.clock.monotonic_s())
         self.view = RegistryView(self.registry, self.clock, {}, lambda _: None)
-        self.planner = Planner(self.directory, tokenizers, self.view, self.index)
+        self.speculations = Speculations(self.clock)
+        self.planner = Planner(self.directory, tokenizers, self.view, self.index, self.speculations)
 
     async def workers(self, *records: WorkerRecord) -> None:
         for record in records:
@@ -119,6 +121,18 @@ async def test_the_index_is_asked_by_the_tenants_own_domain(bench: Bench) -> Non
     assert not any(any(plan.matched_tokens.values()) for plan in (other_partition, other_tenant, bypass))
 
 
+async def test_a_prompt_that_is_on_its_way_to_a_worker_counts_for_its_own_domain(bench: Bench) -> None:
+    record = worker_record("a")
+    await bench.workers(record, worker_record("b"))
+    first = await bench.planner.plan(ACME, spec(partition="p"))
+    domain, digests = first.domains[record.kv_format], first.chains[record.kv_format]
+    bench.speculations.add(domain.tag, record.incarnation, digests[:32], 0.0)
+    second = await bench.planner.plan(ACME, spec(partition="p"))
+    assert second.matched_tokens == {"a": 32, "b": 0}
+    other = await bench.planner.plan(ACME, spec(partition="q"))
+    assert not any(other.matched_tokens.values())
+
+
 async def test_workers_of_different_formats_have_different_domains(bench: Bench) -> None:
     await bench.workers(worker_record("a"), worker_record("b", kv_format=b"g" * 16, block_size=8))
     plan = await bench.planner.plan(ACME, spec())
@@ -128,9 +142,10 @@ async def test_workers_of_different_formats_have_different_domains(bench: Bench)
 
 async def test_without_the_index_it_is_degraded_and_goes_on(bench: Bench) -> None:
     await bench.workers(worker_record("a"))
-    planner = Planner(bench.directory, bench.tokenizers, bench.view, AwayIndex())
+    planner = Planner(bench.directory, bench.tokenizers, bench.view, AwayIndex(), bench.speculations)
     plan = await planner.plan(ACME, spec())
-    assert (plan.degraded, dict(plan.matched_tokens), plan.cache_mode) == (True, {}, CacheMode.READ_WRITE)
+    assert (plan.degraded, plan.cache_mode) == (True, CacheMode.READ_WRITE)
+    assert plan.matched_tokens == {"a": 16}, "what was known before"
 
 
 async def test_with_old_control_data_nothing_is_reused(bench: Bench) -> None:

@@ -32,6 +32,7 @@ from services.router.messages import timestamp
 from services.router.planning import Planner
 from services.router.prefixes import MAX_ASKED, Prefixes
 from services.router.registry_view import RegistryView
+from services.router.speculations import Speculations
 from services.router.tokenizers import Tokenizers
 from services.router.worker_questions import Questioner
 from services.tenants.directory import TenantDirectory
@@ -101,7 +102,7 @@ class Bench:
         directory = TenantDirectory(self.clock)
         directory.confirm(self.clock.monotonic_s())
         self.view = RegistryView(self.registry, self.clock, {}, lambda _: None)
-        planner = Planner(directory, Tokenizers({}), self.view, self.index)
+        planner = Planner(directory, Tokenizers({}), self.view, self.index, Speculations(self.clock))
         self.workers: dict[str, ScriptedWorker] = {}
         self.prefixes = Prefixes(planner, self.view, Questioner(self, b"k" * 32, self.clock), self.clock)  # type: ignore[arg-type]
 

@@ -1,0 +1,195 @@
+"""A copy of parts of the index in this process: what incarnations hold of the domains that were asked for lately.
+
+Pure state. Whoever feeds it (`cache_store/redis_replica.py`) applies every change of an incarnation in order from a
+moment before a domain is loaded: then it does not matter at which moment the load was read, since the last change of a
+digest decides and is applied last. Domains that were not asked for longest go first. A hint like the index itself.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
+
+from cache_store.digest import DIGEST_BYTES
+from cache_store.domain import DomainTag
+from cache_store.events import BlockChange
+from cache_store.index import Incarnation
+from cache_store.index_stream import StreamedChange
+
+MAX_DIGESTS = 1_000_000
+"""Over all domains: about 90 MB."""
+
+MAX_DOMAINS = 20_000
+"""Also of domains of which nothing is held: a tenant may name as many partitions as it likes."""
+
+
+class _Held:
+    """What one incarnation holds of one domain."""
+
+    __slots__ = ("changes", "digests")
+
+    def __init__(self) -> None:
+        self.digests: set[bytes] = set()
+        self.changes: list[StreamedChange] | None = []
+        """While it is being loaded: those since its beginning; None once it is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicaLoad:
+    """A load that has begun. It is another one than a later load of the same."""
+
+    domain_tag: DomainTag
+    incarnation: Incarnation
+    held: _Held
+
+
+class IndexReplica:
+    """Owned by one event loop."""
+
+    def __init__(self, max_digests: int = MAX_DIGESTS, max_domains: int = MAX_DOMAINS) -> None:
+        self._max_digests = max_digests
+        self._max_domains = max_domains
+        self._domains: OrderedDict[DomainTag, dict[Incarnation, _Held]] = OrderedDict()
+        self._num_digests = 0
+
+    @property
+    def num_digests(self) -> int:
+        """Digests over all domains and incarnations."""
+        return self._num_digests
+
+    @property
+    def num_domains(self) -> int:
+        """Domains of which something is known or being loaded."""
+        return len(self._domains)
+
+    def knows(self, domain_tag: DomainTag, incarnation: Incarnation) -> bool:
+        """Whether all is known that the incarnation holds of the domain."""
+        held = self._domains.get(domain_tag, {}).get(incarnation)
+        return held is not None and held.changes is None
+
+    def counts(
+        self, domain_tag: DomainTag, digests: bytes, incarnations: Iterable[Incarnation]
+    ) -> dict[Incarnation, int]:
+        """Leading blocks of the chain `digests` that incarnations hold; those that are not known are not told."""
+        domain = self._domains.get(domain_tag)
+        if domain is None:
+            return {}
+        self._domains.move_to_end(domain_tag)
+        found: dict[Incarnation, int] = {}
+        for incarnation in incarnations:
+            held = domain.get(incarnation)
+            if held is not None and held.changes is None:
+                found[incarnation] = leading(digests, held.digests)
+        return found
+
+    def begin_load(self, domain_tag: DomainTag, incarnation: Incarnation) -> ReplicaLoad | None:
+        """Changes from now on count for what will be loaded. None where it is known or being loaded already."""
+        domain = self._domains.setdefault(domain_tag, {})
+        if incarnation in domain:
+            return None
+        held = domain[incarnation] = _Held()
+        while len(self._domains) > self._max_domains:
+            self._remove_domain(next(iter(self._domains)))
+        return ReplicaLoad(domain_tag, incarnation, held)
+
+    def finish_load(self, load: ReplicaLoad, digests: Iterable[bytes]) -> None:
+        """`digests` were read after `begin_load`. Does nothing where it was forgotten meanwhile."""
+        held = load.held
+        if not self._is_on(load) or held.changes is None:
+            return
+        changes, held.changes = held.changes, None
+        held.digests.update(digests)
+        self._num_digests += len(held.digests)
+        for change in changes:
+            self._apply(held, change)
+        self._bound(load.domain_tag)
+
+    def abandon_load(self, load: ReplicaLoad) -> None:
+        """It could not be read; does nothing where it has ended."""
+        if self._is_on(load) and load.held.changes is not None:
+            self._remove(load.domain_tag, load.incarnation)
+
+    def apply(self, incarnation: Incarnation, changes: Iterable[StreamedChange]) -> None:
+        """Changes of an incarnation, in order; those of domains that nobody asked for are nothing to this replica."""
+        for change in changes:
+            held = self._domains.get(change.domain_tag, {}).get(incarnation)
+            if held is None:
+                continue
+            if held.changes is not None:
+                held.changes.append(change)
+                continue
+            self._apply(held, change)
+            self._bound(change.domain_tag)
+
+    def forget(self, incarnation: Incarnation) -> None:
+        """Nothing that is known of the incarnation counts any more."""
+        for domain_tag in [tag for tag, domain in self._domains.items() if incarnation in domain]:
+            self._remove(domain_tag, incarnation)
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError where the books do not agree."""
+        held = [each for domain in self._domains.values() for each in domain.values()]
+        assert self._num_digests == sum(len(each.digests) for each in held if each.changes is None)
+        assert all(not each.digests for each in held if each.changes is not None)
+        assert all(self._domains.values()), "an empty domain is kept"
+        assert self._num_digests <= self._max_digests
+        assert len(self._domains) <= self._max_domains
+
+    def _is_on(self, load: ReplicaLoad) -> bool:
+        return self._domains.get(load.domain_tag, {}).get(load.incarnation) is load.held
+
+    def _apply(self, held: _Held, change: StreamedChange) -> None:
+        before = len(held.digests)
+        if change.change is BlockChange.STORED:
+            held.digests.update(each(change.digests))
+        elif change.change is BlockChange.REMOVED:
+            held.digests.difference_update(each(change.digests))
+        else:
+            held.digests.clear()
+        self._num_digests += len(held.digests) - before
+
+    def _bound(self, newest: DomainTag) -> None:
+        """Forgets domains until what is left fits; `newest` last, and it too where it alone is too large."""
+        if self._num_digests <= self._max_digests:
+            return
+        self._domains.move_to_end(newest)
+        for domain_tag in list(self._domains):
+            if self._num_digests <= self._max_digests:
+                return
+            self._remove_domain(domain_tag)
+
+    def _remove_domain(self, domain_tag: DomainTag) -> None:
+        for incarnation in list(self._domains[domain_tag]):
+            self._remove(domain_tag, incarnation)
+
+    def _remove(self, domain_tag: DomainTag, incarnation: Incarnation) -> None:
+        domain = self._domains[domain_tag]
+        held = domain.pop(incarnation)
+        if held.changes is None:
+            self._num_digests -= len(held.digests)
+        if not domain:
+            del self._domains[domain_tag]
+
+
+def leading(digests: bytes, known: Container[bytes]) -> int:
+    """Leading digests of a chain that are among `known`, by binary search: who has a block has those before it."""
+    if digests[:DIGEST_BYTES] not in known:
+        return 0
+    if digests[-DIGEST_BYTES:] in known:
+        return len(digests) // DIGEST_BYTES
+    low, high = 1, len(digests) // DIGEST_BYTES - 1
+    while low < high:
+        middle = (low + high + 1) // 2
+        end = middle * DIGEST_BYTES
+        if digests[end - DIGEST_BYTES : end] in known:
+            low = middle
+        else:
+            high = middle - 1
+    return low
+
+
+def each(digests: bytes) -> Iterator[bytes]:
+    """Packed digests one by one."""
+    for start in range(0, len(digests), DIGEST_BYTES):
+        yield digests[start : start + DIGEST_BYTES]

@@ -1,0 +1,105 @@
+"""Prefixes that workers will hold soon, because this router has just sent them there: the index cannot know them yet.
+
+So equal prompts that come in a burst go where the first one went. An entry expires by itself. Keyed by domain like the
+index, so that no tenant's requests change where another's go. Owned by one event loop.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from cache_store.clock import Clock
+from cache_store.digest import DIGEST_BYTES
+from cache_store.domain import DomainTag
+from cache_store.index import Incarnation
+from cache_store.index_replica import leading
+
+LIFETIME_S = 10.0
+"""Beyond the time after which the worker should have computed the prompt."""
+
+MAX_BLOCKS = 262_144
+"""Over all entries; beyond it those that expire first go."""
+
+_Place = tuple[DomainTag, Incarnation]
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Speculation:
+    """One prompt on its way to one worker."""
+
+    expires_s: float
+    number: int
+    place: _Place = field(compare=False)
+    digests: tuple[bytes, ...] = field(compare=False, repr=False)
+
+
+class Speculations:
+    """Of one router."""
+
+    def __init__(self, clock: Clock, max_blocks: int = MAX_BLOCKS) -> None:
+        self._clock = clock
+        self._max_blocks = max_blocks
+        self._entries: list[Speculation] = []
+        """A heap by expiry."""
+        self._newest: dict[_Place, dict[bytes, Speculation]] = defaultdict(dict)
+        """Per digest the entry that expires last."""
+        self._num_blocks = 0
+        self._next = 0
+
+    def add(self, domain_tag: DomainTag, incarnation: Incarnation, digests: bytes, delay_s: float) -> Speculation:
+        """A prompt with the block chain `digests` (packed) is sent; it should be computed in `delay_s`."""
+        self._expire()
+        parts = tuple(digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES))
+        expires_s = self._clock.monotonic_s() + delay_s + LIFETIME_S
+        entry = Speculation(expires_s, self._next, (domain_tag, incarnation), parts)
+        self._next += 1
+        self._num_blocks += len(parts)
+        heappush(self._entries, entry)
+        for digest in parts:
+            newest = self._newest[entry.place]
+            there = newest.get(digest)
+            if there is None or there < entry:
+                newest[digest] = entry
+        while self._num_blocks > self._max_blocks:
+            self._forget(heappop(self._entries))
+        return entry
+
+    def withdraw(self, entry: Speculation) -> None:
+        """The worker did not take it. What other entries say of the same blocks may go too: it costs a miss."""
+        if entry in self._entries:
+            self._entries.remove(entry)
+            self._entries.sort()  # a sorted list is a heap
+            self._forget(entry)
+
+    def leading(self, domain_tag: DomainTag, incarnation: Incarnation, digests: bytes) -> int:
+        """Leading blocks of a chain that are on their way to the worker. Whoever has a block has those before it."""
+        self._expire()
+        newest = self._newest.get((domain_tag, incarnation))
+        return leading(digests, newest) if newest and digests else 0
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError where the books do not agree."""
+        assert self._num_blocks == sum(len(entry.digests) for entry in self._entries) <= self._max_blocks
+        known = set(self._entries)
+        for place, newest in self._newest.items():
+            assert newest, "a place without entries is kept"
+            for digest, entry in newest.items():
+                assert entry in known
+                assert entry.place == place
+                assert digest in entry.digests
+
+    def _expire(self) -> None:
+        now_s = self._clock.monotonic_s()
+        while self._entries and self._entries[0].expires_s <= now_s:
+            self._forget(heappop(self._entries))
+
+    def _forget(self, entry: Speculation) -> None:
+        self._num_blocks -= len(entry.digests)
+        newest = self._newest.get(entry.place, {})
+        for digest in entry.digests:
+            if newest.get(digest) is entry:
+                del newest[digest]
+        if not newest:
+            self._newest.pop(entry.place, None)
