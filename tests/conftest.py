@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import HealthCheck, settings
+
+os.environ.setdefault("TRITON_INTERPRET", "1")  # read when kernels are imported: GPUs are not needed to test them
 
 settings.register_profile("everyday", deadline=None)
 settings.register_profile(
