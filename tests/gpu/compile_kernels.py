@@ -75,7 +75,6 @@ class Recorder:
 
     def __exit__(self, *_: object) -> None:
         JITFunction.__getitem__ = self._launch
-        triton.runtime.driver.reset_active()
 
 
 def resources(kernel: object) -> tuple[int, int]:
@@ -103,7 +102,8 @@ def cases(quick: str) -> Iterator[tuple[str, StepCase, Order]]:
     yield "smollm2 fp32", StepCase(ROWS, 9, 3, 64), Order.FREE
     if quick == "quick":
         return
-    for width, heads, dtype in itertools.product((32, 64, 80, 96, 128, 192, 256), ((8, 8), (12, 4), (16, 2), (71, 1)), (half, torch.float16, torch.float32)):
+    widths, heads_of = (32, 64, 80, 96, 128, 192, 256), ((8, 8), (12, 4), (16, 2), (71, 1))
+    for width, heads, dtype in itertools.product(widths, heads_of, (half, torch.float16, torch.float32)):
         name = {half: kv_half, torch.float16: KvDtype.FLOAT16, torch.float32: KvDtype.FLOAT32}[dtype]
         case = StepCase(ROWS, *heads, width, dtype=dtype, kv_dtype=name)
         yield f"{heads[0]}/{heads[1]} x {width} {name}", case, Order.FREE
