@@ -48,7 +48,7 @@ def connect_stores(config: WorkerConfig) -> Stores:
 
 
 def _build_paged(config: WorkerConfig) -> Runner:
-    from worker.torch_runner.fastest import fastest_attention  # imports torch
+    from worker.torch_runner.attention_choice import choose_attention  # imports torch
     from worker.torch_runner.loader import load_model
     from worker.torch_runner.paged import PagedRunner
 
@@ -56,7 +56,7 @@ def _build_paged(config: WorkerConfig) -> Runner:
     model = load_model(config.model_folder, config.cache_dir, config.device, name=config.model_name)
     block_bytes = model.geometry(BLOCK_SIZE).bytes_per_block
     num_blocks = num_blocks_of(config.pool, block_bytes)
-    attention = fastest_attention(model, config.torch_threads, config.cache_dir)
+    attention = choose_attention(config.attention_backend, model, config.torch_threads, config.cache_dir)
     tiers = build_tiers(config, block_bytes)
     return PagedRunner(
         model,

@@ -32,6 +32,19 @@ class RunnerKind(StrEnum):
     """The token-digest runner: no model, exact bookkeeping, any speed. For tests of schedulers and clusters."""
 
 
+class AttentionKind(StrEnum):
+    """What attends to cached keys and values."""
+
+    AUTO = "auto"
+    """The fastest that the model and its device allow."""
+    NATIVE = "native"
+    """The compiled kernel for CPUs."""
+    TRITON = "triton"
+    """The kernels for NVIDIA GPUs."""
+    GATHER = "gather"
+    """Plain torch, on any device."""
+
+
 @dataclass(frozen=True, slots=True)
 class NumBlocks:
     """A pool of that many blocks."""
@@ -86,6 +99,7 @@ class WorkerConfig:
     eviction_policy: PolicyKind = PolicyKind.CLASS
     torch_threads: int = 1
     device: str = "cpu"
+    attention_backend: AttentionKind = AttentionKind.AUTO
     digest_step_s: float = 0.0
     """Seconds that a step of the digest runner takes at least."""
     digest_token_s: float = 0.0

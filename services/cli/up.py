@@ -62,6 +62,12 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         help="which of a tenant's blocks go first: by classes of use learnt online, or the least recently used",
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where models run")
+    parser.add_argument(
+        "--attention-backend",
+        choices=("auto", "native", "triton", "gather"),
+        default="auto",
+        help="what attends to cached keys and values (default: the fastest that model and device allow)",
+    )
     parser.add_argument("--runner", choices=("paged", "digest"), default="paged", help=argparse.SUPPRESS)
     parser.set_defaults(run=run)
 
@@ -80,7 +86,13 @@ def add_system_flags(parser: argparse.ArgumentParser) -> None:
 
 def run(args: argparse.Namespace) -> int:
     """Starts everything, says what there is, and waits. Raises StemcacheError where it cannot start."""
-    from services.cluster.launch import Device, LaunchOptions, RunnerKind, running_system  # imports Ray: a second
+    from services.cluster.launch import (
+        AttentionKind,
+        Device,
+        LaunchOptions,
+        RunnerKind,
+        running_system,
+    )  # imports Ray: a second
 
     structlog.configure(logger_factory=structlog.PrintLoggerFactory(sys.stderr))
     settings = UserSettings.load()
@@ -101,6 +113,7 @@ def run(args: argparse.Namespace) -> int:
         torch_threads=args.torch_threads,
         eviction_policy=PolicyKind(args.eviction_policy),
         device=Device(args.device),
+        attention_backend=AttentionKind(args.attention_backend),
     )
     with StopSignals() as stop:
         with running_system(options, stop, _say) as system:

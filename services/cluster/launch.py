@@ -43,9 +43,9 @@ from services.cluster.up_state import STATE_VERSION, UpState, remove_state, writ
 from services.cluster.worker_part import WorkerPart, WorkerSpec
 from services.settings import environment
 from worker.actor import Reach, WorkerActor, actor_environment
-from worker.config import KvBytes, NumBlocks, PoolSize, RunnerKind, WorkerConfig
+from worker.config import AttentionKind, KvBytes, NumBlocks, PoolSize, RunnerKind, WorkerConfig
 
-__all__ = ["Device", "LaunchOptions", "RunnerKind", "RunningSystem", "running_system"]
+__all__ = ["AttentionKind", "Device", "LaunchOptions", "RunnerKind", "RunningSystem", "running_system"]
 
 DEFAULT_MODEL_NAME = "smollm2-135m-instruct"
 DIGEST_MODEL_NAME = "digest"
@@ -94,6 +94,7 @@ class LaunchOptions:
     eviction_policy: PolicyKind = PolicyKind.CLASS
     torch_threads: int = 1
     device: Device = Device.AUTO
+    attention_backend: AttentionKind = AttentionKind.AUTO
 
     @property
     def disk_folder(self) -> Path:
@@ -305,6 +306,7 @@ def _worker_spec(
         disk_pool=None if options.tiers.disk_bytes is None else KvBytes(options.tiers.disk_bytes),
         disk_folder=options.disk_folder,
         device=seat.device,
+        attention_backend=options.attention_backend,
         runner=options.runner,
         model_folder=model.folder,
         cache_dir=options.cache_dir,

@@ -1,7 +1,7 @@
 """Compiles the Triton kernels for GPUs that need not be there: `python -m tests.gpu.compile_kernels`.
 
-A stand-in for Triton's driver names the target; launches compile and run nothing. The launches are those of the product,
-so that arguments, types and alignments are, too. Prints registers, spilled bytes and shared memory of each kernel, and
+A stand-in for Triton's driver names the target; launches compile and run nothing. They are the product's own, with its
+arguments, types and alignments. Prints registers, spilled bytes and shared memory of each kernel, and
 fails where one does not compile or takes more shared memory than the target has.
 """
 

@@ -1,7 +1,7 @@
 """One call of attention over pools of any kind, with random history in scattered slots, and its result written out.
 
-What is not written holds NaN, or scales of NaN. The oracle reads the pool back, so that a quantised cache is compared by
-what it holds.
+What is not written holds NaN, or scales of NaN. The oracle reads the pool back: a quantised cache is compared by what
+it holds.
 """
 
 from __future__ import annotations

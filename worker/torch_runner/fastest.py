@@ -1,4 +1,4 @@
-"""Which attention back end a model gets on its device: the compiled kernel where it can be, else plain torch."""
+"""Which attention a model gets by itself: Triton's kernels on GPUs, the compiled one or plain torch on CPUs."""
 
 from __future__ import annotations
 
@@ -13,12 +13,15 @@ from worker.torch_runner.gather_attention import GatherAttention
 from worker.torch_runner.kernel_build import KernelBuildError
 from worker.torch_runner.loader import LoadedModel, ModelDtype
 from worker.torch_runner.native_attention import NativeAttention
+from worker.torch_runner.triton_choice import triton_attention
 
 _log = structlog.get_logger(__name__)
 
 
 def fastest_attention(model: LoadedModel, num_threads: int = 1, cache_dir: Path | None = None) -> AttentionBackend:
     """The fastest back end for `model` here; the reason is logged where it is the slower one."""
+    if model.device.type == "cuda":
+        return triton_attention(model)
     reason = _against_native(model)
     compiler = find_compiler()
     if reason is None and compiler is not None:
@@ -35,8 +38,6 @@ def fastest_attention(model: LoadedModel, num_threads: int = 1, cache_dir: Path 
 
 
 def _against_native(model: LoadedModel) -> str | None:
-    if model.device.type != "cpu":
-        return f"the kernel is for CPUs, the model is on {model.device}"
     if model.dtype is not ModelDtype.FLOAT32:
         return f"the kernel computes float32, the model is {model.dtype}"
     return None

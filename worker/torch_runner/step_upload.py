@@ -22,6 +22,4 @@ def upload(arrays: Sequence[Words], device: torch.device) -> list[Tensor]:
     for start, array in zip(starts, arrays, strict=False):
         words[start : start + array.size] = array.reshape(-1)
     moved = staging.to(device, non_blocking=True)
-    return [
-        moved[start : start + array.size].view(array.shape) for start, array in zip(starts, arrays, strict=False)
-    ]
+    return [moved[start : start + array.size].view(array.shape) for start, array in zip(starts, arrays, strict=False)]

@@ -148,7 +148,9 @@ class TritonStep:
         index, _ = self._pools.place(layer)
         pool, group, tiling = self._pools.layer(layer), self._work.groups[index], self._backend.tilings[index]
         kernels = self._backend.kernels
-        query, key, value = (tensor if tensor.stride(-1) == 1 else tensor.contiguous() for tensor in (query, key, value))
+        query, key, value = (
+            tensor if tensor.stride(-1) == 1 else tensor.contiguous() for tensor in (query, key, value)
+        )
         kernels.write(key, value, pool, group.slots, self._work.offsets)
         scores = Scores(scaling, window, softcap, sinks)
         out = kernels.output(query, value.shape[2])

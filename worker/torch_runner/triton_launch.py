@@ -92,7 +92,14 @@ class Kernels:
         )
 
     def attend(
-        self, query: Tensor, pool: LayerPool, tables: Tensor, work: DeviceWork, tiling: Tiling, scores: Scores, out: Tensor
+        self,
+        query: Tensor,
+        pool: LayerPool,
+        tables: Tensor,
+        work: DeviceWork,
+        tiling: Tiling,
+        scores: Scores,
+        out: Tensor,
     ) -> None:
         """Results of the tokens of `work`, into their rows of `out` [tokens, query_heads, value_dim]."""
         if work.num_parts == 0:
@@ -150,7 +157,15 @@ class Kernels:
         )
 
     def attend_latent(
-        self, query: Tensor, pool: LayerPool, tables: Tensor, work: DeviceWork, tiling: Tiling, rank: int, scaling: float, out: Tensor
+        self,
+        query: Tensor,
+        pool: LayerPool,
+        tables: Tensor,
+        work: DeviceWork,
+        tiling: Tiling,
+        rank: int,
+        scaling: float,
+        out: Tensor,
     ) -> None:
         """Absorbed queries [query_heads, tokens, rank + rope] over latent vectors, into `out` [tokens, heads, rank]."""
         latents = self._readable(pool.keys)

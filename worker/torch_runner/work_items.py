@@ -7,11 +7,13 @@ An item is up to `tile_tokens` successive tokens of one row. Where keys are spli
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 Words = npt.NDArray[np.int32]
+Integers = npt.NDArray[np.integer[Any]]
 
 ITEM_FIELDS = 8
 """Of an item: start of the row's block table, first token in the batch, tokens, position of the first, first key,
@@ -59,7 +61,7 @@ def make_work(rows: Rows, window: int, tile_tokens: int, split: int) -> Work:
     return Work(np.ascontiguousarray(items[np.argsort(low - high, kind="stable")]), np.empty((3, 0), np.int32), 0)
 
 
-def _split(tiles: tuple[npt.NDArray[np.int_], ...], split: int) -> Work:
+def _split(tiles: tuple[Integers, ...], split: int) -> Work:
     starts, tokens, counts, positions, low, high = tiles
     first = low // split
     num_splits = (high - 1) // split - first + 1
@@ -76,7 +78,7 @@ def _split(tiles: tuple[npt.NDArray[np.int_], ...], split: int) -> Work:
     return Work(items, np.stack(parts).astype(np.int32), int(num_parts[-1]) if len(num_parts) else 0)
 
 
-def _table(*fields: npt.NDArray[np.int_]) -> Words:
+def _table(*fields: Integers) -> Words:
     items = np.zeros((len(fields[0]), ITEM_FIELDS), np.int32)
     for index, values in enumerate(fields):
         items[:, index] = values

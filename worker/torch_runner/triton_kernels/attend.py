@@ -13,7 +13,6 @@ from worker.torch_runner.triton_kernels.tile import PLAIN, capped, decoded, key_
 ITEM_FIELDS: tl.constexpr = tl.constexpr(8)
 
 
-# fmt: off
 @triton.jit
 def attend(
     query, keys, values, key_scales, value_scales, sinks, out, maxima, sums, tables, items, num_items, scaling, softcap,
@@ -23,7 +22,7 @@ def attend(
     key_pad: tl.constexpr, value_pad: tl.constexpr, tile_rows: tl.constexpr, tile_keys: tl.constexpr,
     window: tl.constexpr, has_softcap: tl.constexpr, has_sinks: tl.constexpr, coding: tl.constexpr,
     operand: tl.constexpr, is_split: tl.constexpr,
-):  # fmt: on
+):  # fmt: skip
     """Program (i, key head, tile of rows) does items i, i + programs, ...
 
     query [tokens, query heads, key_dim]. Not split: `out` [tokens, query heads, value_dim] is the result. Split: `out`
@@ -41,7 +40,6 @@ def attend(
         place = token * query_token_stride + head * query_head_stride
         held_query = held_row[:, None] & (key_d < key_dim)[None, :]
         q = tl.load(query + place[:, None] + key_d[None, :], mask=held_query, other=0.0).to(operand)
-        # fmt: off
         maximum, total, acc = _over_keys(
             q, keys + key_head * key_head_stride, values + key_head * value_head_stride,
             key_scales + key_head, value_scales + key_head, tables + tl.load(item), tl.load(item + 3) + row_token,
@@ -49,7 +47,7 @@ def attend(
             key_slot_stride, key_token_stride, value_slot_stride, value_token_stride,
             scale_slot_stride, scale_token_stride, block_size, key_dim, value_dim, key_pad, value_pad, tile_rows,
             tile_keys, window, has_softcap, coding, operand,
-        )  # fmt: on
+        )  # fmt: skip
         if is_split:
             place = (tl.load(item + 6) + row_token).to(tl.int64) * num_heads + head
             tl.store(maxima + place, maximum, mask=held_row)
@@ -61,7 +59,6 @@ def attend(
         tl.store(out + place[:, None] * value_dim + value_d[None, :], acc, mask=held_out)
 
 
-# fmt: off
 @triton.jit
 def _over_keys(
     q, keys, values, key_scales, value_scales, table, query_position, low, high, scaling, softcap,
@@ -69,7 +66,7 @@ def _over_keys(
     block_size: tl.constexpr, key_dim: tl.constexpr, value_dim: tl.constexpr, key_pad: tl.constexpr,
     value_pad: tl.constexpr, tile_rows: tl.constexpr, tile_keys: tl.constexpr, window: tl.constexpr,
     has_softcap: tl.constexpr, coding: tl.constexpr, operand: tl.constexpr,
-):  # fmt: on
+):  # fmt: skip
     """Maxima, sums and weighted values of positions low to high - 1 of one row's sequence."""
     key_d, value_d = tl.arange(0, key_pad), tl.arange(0, value_pad)
     maximum = tl.full((tile_rows,), float("-inf"), tl.float32)

@@ -11,14 +11,13 @@ from worker.torch_runner.triton_kernels.attend import ITEM_FIELDS
 from worker.torch_runner.triton_kernels.tile import PLAIN, capped, decoded, key_places, visible, weighted
 
 
-# fmt: off
 @triton.jit
 def attend_latent(
     query, latents, scales, out, maxima, sums, tables, items, num_items, scaling, num_heads,
     query_token_stride, query_head_stride, slot_stride, token_stride, scale_slot_stride, scale_token_stride,
     block_size: tl.constexpr, rank: tl.constexpr, rope: tl.constexpr, rank_pad: tl.constexpr, rope_pad: tl.constexpr,
     tile_rows: tl.constexpr, tile_keys: tl.constexpr, coding: tl.constexpr, operand: tl.constexpr,
-):  # fmt: on
+):  # fmt: skip
     """Program (i, tile of heads) does items i, i + programs, ..., each of one token.
 
     out [parts, query heads, rank] are sums of weighted values, maxima and sums [parts, query heads] their softmax.
@@ -33,26 +32,24 @@ def attend_latent(
         held_rope = held_row[:, None] & (rope_d < rope)[None, :]
         q_rank = tl.load(at + rank_d[None, :], mask=held_rank, other=0.0).to(operand)
         q_rope = tl.load(at + rank + rope_d[None, :], mask=held_rope, other=0.0).to(operand)
-        # fmt: off
         maximum, total, acc = _over_latents(
             q_rank, q_rope, latents, scales, tables + tl.load(item), tl.load(item + 3) + tl.zeros_like(head),
             tl.load(item + 4), tl.load(item + 5), scaling, slot_stride, token_stride, scale_slot_stride,
             scale_token_stride, block_size, rank, rope, rank_pad, rope_pad, tile_rows, tile_keys, coding, operand,
-        )  # fmt: on
+        )  # fmt: skip
         place = tl.load(item + 6).to(tl.int64) * num_heads + head
         tl.store(maxima + place, maximum, mask=held_row)
         tl.store(sums + place, total, mask=held_row)
         tl.store(out + place[:, None] * rank + rank_d[None, :], acc, mask=held_rank)
 
 
-# fmt: off
 @triton.jit
 def _over_latents(
     q_rank, q_rope, latents, scales, table, query_position, low, high, scaling,
     slot_stride, token_stride, scale_slot_stride, scale_token_stride,
     block_size: tl.constexpr, rank: tl.constexpr, rope: tl.constexpr, rank_pad: tl.constexpr, rope_pad: tl.constexpr,
     tile_rows: tl.constexpr, tile_keys: tl.constexpr, coding: tl.constexpr, operand: tl.constexpr,
-):  # fmt: on
+):  # fmt: skip
     """Maxima, sums and weighted values of positions low to high - 1; the value is the first part of the vector."""
     rank_d, rope_d = tl.arange(0, rank_pad), tl.arange(0, rope_pad)
     maximum = tl.full((tile_rows,), float("-inf"), tl.float32)

@@ -8,13 +8,12 @@ import triton
 import triton.language as tl
 
 
-# fmt: off
 @triton.jit
 def linear(
     x, weight, bias, out, num_rows, num_out, num_in, x_stride, weight_stride,
     tile_rows: tl.constexpr, tile_out: tl.constexpr, tile_in: tl.constexpr, has_bias: tl.constexpr,
     operand: tl.constexpr,
-):  # fmt: on
+):  # fmt: skip
     """Program (tile of outputs, tile of rows): out [num_rows, num_out] = x @ weight.T + bias."""
     row = tl.program_id(1) * tile_rows + tl.arange(0, tile_rows)
     column = tl.program_id(0) * tile_out + tl.arange(0, tile_out)

@@ -6,13 +6,12 @@ import triton.language as tl
 from worker.torch_runner.triton_kernels.tile import normaliser
 
 
-# fmt: off
 @triton.jit
 def merge(
     partial, maxima, sums, part_starts, part_strides, part_counts, sinks, out,
     num_heads: tl.constexpr, width: tl.constexpr, width_pad: tl.constexpr, tile_heads: tl.constexpr,
     has_sinks: tl.constexpr,
-):  # fmt: on
+):  # fmt: skip
     """Program (token, tile of query heads). partial [parts, num_heads, width]; a token without parts gets zeros.
 
     Parts of token t: start, start + stride, ...: `part_counts[t]` of them.
@@ -26,7 +25,7 @@ def merge(
     maximum = tl.full((tile_heads,), float("-inf"), tl.float32)
     total = tl.zeros((tile_heads,), tl.float32)
     acc = tl.zeros((tile_heads, width_pad), tl.float32)
-    for part in range(0, count):
+    for part in range(count):
         place = (start + part * stride).to(tl.int64) * num_heads + head
         part_maximum = tl.load(maxima + place, mask=held_head, other=float("-inf"))
         highest = tl.maximum(maximum, part_maximum)

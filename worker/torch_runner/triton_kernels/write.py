@@ -26,13 +26,12 @@ def as_float8_bits(x):
     return (sign | tl.where(magnitude < 0x3C800000, small.to(tl.int32), normal)).to(tl.uint8)
 
 
-# fmt: off
 @triton.jit
 def _store(
-    vectors, to, scales, token, head, slot, offset, held_row, token_stride, head_stride, to_slot_stride, to_token_stride,
-    to_head_stride, scale_slot_stride, scale_token_stride,
+    vectors, to, scales, token, head, slot, offset, held_row, token_stride, head_stride, to_slot_stride,
+    to_token_stride, to_head_stride, scale_slot_stride, scale_token_stride,
     width: tl.constexpr, width_pad: tl.constexpr, coding: tl.constexpr,
-):  # fmt: on
+):  # fmt: skip
     """Vectors of (token, head) pairs to their slots."""
     d = tl.arange(0, width_pad)
     held = held_row[:, None] & (d < width)[None, :]
@@ -53,7 +52,6 @@ def _store(
         tl.store(scales + slot * scale_slot_stride + offset * scale_token_stride + head, scale, mask=held_row)
 
 
-# fmt: off
 @triton.jit
 def write(
     key, value, keys, values, key_scales, value_scales, slots, offsets, num_tokens,
@@ -62,22 +60,20 @@ def write(
     scale_slot_stride, scale_token_stride,
     num_heads: tl.constexpr, key_dim: tl.constexpr, value_dim: tl.constexpr, key_pad: tl.constexpr,
     value_pad: tl.constexpr, tile_rows: tl.constexpr, coding: tl.constexpr,
-):  # fmt: on
+):  # fmt: skip
     """Program i: the pairs of token and key head from i * tile_rows on. A slot below 0 is nowhere: padding."""
     row = tl.program_id(0) * tile_rows + tl.arange(0, tile_rows)
     token, head = (row // num_heads).to(tl.int64), row % num_heads
     slot = tl.load(slots + token, mask=token < num_tokens, other=-1).to(tl.int64)
     offset = tl.load(offsets + token, mask=token < num_tokens, other=0)
-    # fmt: off
     _store(
         key, keys, key_scales, token, head, slot, offset, slot >= 0, key_token_stride, key_head_stride,
         keys_slot_stride, keys_token_stride, keys_head_stride, scale_slot_stride, scale_token_stride,
         key_dim, key_pad, coding,
-    )
+    )  # fmt: skip
     if value_dim > 0:
         _store(
             value, values, value_scales, token, head, slot, offset, slot >= 0, value_token_stride, value_head_stride,
             values_slot_stride, values_token_stride, values_head_stride, scale_slot_stride, scale_token_stride,
             value_dim, value_pad, coding,
-        )
-    # fmt: on
+        )  # fmt: skip

@@ -1,0 +1,57 @@
+"""Whole engine steps with the Triton back end, interpreted: chunks, mixed batches, reuse, copies."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.proof.drive import Driver, LogitsTap
+from tests.support.reference import generate
+from tests.support.runner_drivers import tokens
+from tests.support.tiny_models import load_tiny
+from worker.config import AttentionKind
+from worker.requests import CacheMode
+from worker.torch_runner.attention_choice import choose_attention
+from worker.torch_runner.loader import LoadedModel, ModelDtype
+from worker.torch_runner.paged import PagedRunner
+
+NUM_TOKENS = 3
+LAYER_TYPES = ["sliding_attention", "full_attention"]
+LONG = tuple(tokens(40, 1))
+PROMPTS = (LONG, tuple(tokens(9, 2)), (*LONG[:24], *tokens(7, 3)))
+"""The third shares one and a half blocks with the first."""
+
+
+def engine_driver(model: LoadedModel) -> Driver:
+    attention = choose_attention(AttentionKind.TRITON, model)
+    assert attention.name == "triton"
+    tap = LogitsTap()
+    return Driver(PagedRunner(model, 64, attention, fill=math.nan, observer=tap), tap, chunk=24)
+
+
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss"])
+def test_an_engine_over_the_kernels_gives_the_tokens_of_generate(name: str, tmp_path: Path) -> None:
+    """Full attention; windows and capped scores; windows and sinks."""
+    model = load_tiny(name, tmp_path, num_hidden_layers=2, layer_types=None if name == "llama" else LAYER_TYPES)
+    driver = engine_driver(model)
+    cold = driver.run(PROMPTS, CacheMode.READ_WRITE, NUM_TOKENS)
+    warm = driver.run(PROMPTS[:1], CacheMode.READ_WRITE, NUM_TOKENS)
+    for prompt, observed in zip((*PROMPTS, LONG), (*cold, *warm), strict=True):
+        expected = generate(model, prompt, NUM_TOKENS)
+        assert observed.tokens == expected.tokens
+        assert torch.allclose(torch.stack(observed.logits), expected.logits, atol=1e-4, rtol=0)
+    assert cold[2].cached_tokens >= 16
+    assert warm[0].cached_tokens >= 32
+
+
+def test_an_engine_in_half_precision_stays_near_full_precision(tmp_path: Path) -> None:
+    model = load_tiny("llama", tmp_path, num_hidden_layers=2)
+    expected = generate(model, LONG, 1).logits
+    half = replace(model, dtype=ModelDtype.BFLOAT16, module=model.module.bfloat16())
+    observed = engine_driver(half).run((LONG,), CacheMode.READ_WRITE, 1)[0]
+    scale = float(expected.abs().max())
+    assert float((torch.stack(observed.logits) - expected).abs().max()) < 0.05 * scale

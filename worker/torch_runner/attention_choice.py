@@ -1,0 +1,34 @@
+"""The attention back end that a worker was asked for, or a clear refusal."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cache_store.errors import PreconditionError
+from worker.config import AttentionKind
+from worker.torch_runner.attention_backend import AttentionBackend
+from worker.torch_runner.fastest import fastest_attention
+from worker.torch_runner.gather_attention import GatherAttention
+from worker.torch_runner.loader import LoadedModel
+from worker.torch_runner.triton_choice import triton_attention
+
+
+def choose_attention(
+    kind: AttentionKind, model: LoadedModel, num_threads: int = 1, cache_dir: Path | None = None
+) -> AttentionBackend:
+    """Raises PreconditionError, with the reason, where a back end was asked for that cannot be had."""
+    match kind:
+        case AttentionKind.AUTO:
+            return fastest_attention(model, num_threads, cache_dir)
+        case AttentionKind.TRITON:
+            return triton_attention(model)
+        case AttentionKind.GATHER:
+            return GatherAttention()
+        case AttentionKind.NATIVE:
+            backend = fastest_attention(model, num_threads, cache_dir)
+            if backend.name != "native":
+                raise PreconditionError(
+                    "the compiled kernel cannot be had here: it needs a C++ compiler and a float32 model on a CPU; "
+                    "leave out --attention-backend"
+                )
+            return backend
