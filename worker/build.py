@@ -53,7 +53,10 @@ def _build_paged(config: WorkerConfig) -> Runner:
     from worker.torch_runner.paged import PagedRunner
 
     assert config.model_folder is not None, "checked by WorkerConfig"
-    model = load_model(config.model_folder, config.cache_dir, config.device, name=config.model_name)
+    threads = config.torch_threads
+    model = load_model(
+        config.model_folder, config.cache_dir, config.device, name=config.model_name, num_threads=threads
+    )
     block_bytes = model.geometry(BLOCK_SIZE).bytes_per_block
     num_blocks = num_blocks_of(config.pool, block_bytes)
     attention = choose_attention(config.attention_backend, model, config.torch_threads, config.cache_dir)

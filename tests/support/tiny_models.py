@@ -67,7 +67,7 @@ _CHAT_TEMPLATE = (
 def tiny_model(name: str, folder: Path, **changes: object) -> Path:
     """Writes the model `name` with `changes` of its configuration to `folder`/`name`; returns that path."""
     path = folder / name
-    config = AutoConfig.for_model(name, **{**_BASE, **_SPECIAL[name], **changes})
+    config = AutoConfig.for_model(name, **{**_BASE, **_SPECIAL.get(name, {}), **changes})
     generator = torch.Generator().manual_seed(11)
     module = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     for parameter_name, parameter in module.named_parameters():

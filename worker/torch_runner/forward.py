@@ -1,4 +1,4 @@
-"""One forward over a flattened batch, shared by the runners: model code, logits of the drawing rows, observation."""
+"""One forward over a flattened batch, shared by the runners: our kernels or model code, logits of drawing rows."""
 
 from __future__ import annotations
 
@@ -32,7 +32,12 @@ def forward(
     drawing_tokens: Ints,
     adapters: StepAdapters | None = None,
 ) -> Tensor:
-    """Logits [drawing rows, vocabulary] in float32 of the batch's tokens `drawing_tokens`."""
+    """Logits [drawing rows, vocabulary] in float32 of the batch's tokens `drawing_tokens`, valid until the next call.
+
+    Adapters change what modules compute, so a step with some goes through the modules.
+    """
+    if model.fused is not None and adapters is None:
+        return model.fused(attention, token_ids, positions, drawing_tokens)
     with attention_context(attention), nullcontext() if adapters is None else adapters.applied():
         output = model.module(
             input_ids=_on(model.device, token_ids).unsqueeze(0),

@@ -1,8 +1,8 @@
-"""Compiles the attention kernel at first use and keeps the library in the cache folder.
+"""Compiles the kernels at first use and keeps the libraries in the cache folder.
 
-The library is named after everything that shapes it: source, compiler and its version, flags, features of this CPU. A
-file lock lets several workers start at once; the library is renamed into place when whole. It runs with the rights of
-this process, so the folder must be writable by its user only, like any folder of programs.
+A library is named after everything that shapes it: source and headers, compiler and its version, flags, features of
+this CPU. A file lock lets several workers start at once; a library is renamed into place when whole. It runs with the
+rights of this process, so the folder must be writable by its user only, like any folder of programs.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import ctypes
 import hashlib
 import platform
 import subprocess
+from enum import StrEnum
 from pathlib import Path
 
 import structlog
@@ -20,33 +21,44 @@ from cache_store.errors import StemcacheError
 from worker.model_files.locks import exclusive
 from worker.torch_runner.compiler import Compiler
 
-_SOURCE = Path(__file__).with_name("paged_attention.cpp")
-_HEADER = Path(__file__).with_name("simd.h")
+_SOURCES = Path(__file__).parent
 _FLAGS = ("-O3", "-march=native", "-std=c++17", "-fPIC", "-shared", "-fno-exceptions", "-fno-rtti")
 _THREADS = "-fopenmp"
 _TIMEOUT_S = 120.0
 _log = structlog.get_logger(__name__)
 
 
+class Kernel(StrEnum):
+    """A library of ours, by the name of its source."""
+
+    ATTENTION = "paged_attention"
+    FORWARD = "fused_forward"
+
+    @property
+    def source(self) -> Path:
+        """Its C++ file."""
+        return _SOURCES / f"{self.value}.cpp"
+
+
 class KernelBuildError(StemcacheError):
-    """The kernel cannot be compiled or loaded here; attention goes on without it."""
+    """The kernel cannot be compiled or loaded here; its work goes on without it."""
 
 
-def build_kernel(compiler: Compiler, cache_dir: Path) -> ctypes.CDLL:
+def build_kernel(compiler: Compiler, cache_dir: Path, kernel: Kernel = Kernel.ATTENTION) -> ctypes.CDLL:
     """The loaded library, compiled if `cache_dir` lacks it. Raises KernelBuildError, with the compiler's words."""
-    library = cache_dir / "kernels" / f"paged_attention-{_key(compiler)}.so"
+    library = cache_dir / "kernels" / f"{kernel}-{_key(compiler, kernel)}.so"
     try:
         with exclusive(library.with_suffix(".lock")):
             if not library.exists():
-                _compile(compiler, library)
+                _compile(compiler, kernel, library)
         return ctypes.CDLL(str(library))
     except OSError as error:
-        raise KernelBuildError(f"the attention kernel cannot be kept or loaded: {error}") from error
+        raise KernelBuildError(f"the kernel {kernel} cannot be kept or loaded: {error}") from error
 
 
-def _compile(compiler: Compiler, library: Path) -> None:
+def _compile(compiler: Compiler, kernel: Kernel, library: Path) -> None:
     making = library.with_suffix(".making")
-    base = (*compiler.command, *_FLAGS, "-x", "c++", str(_SOURCE), "-o", str(making))
+    base = (*compiler.command, *_FLAGS, "-x", "c++", str(kernel.source), "-o", str(making))
     first = _run((*base, _THREADS))
     if first.returncode:
         second = _run(base)  # a compiler without OpenMP still gives a kernel for one thread
@@ -57,11 +69,11 @@ def _compile(compiler: Compiler, library: Path) -> None:
     _log.info("kernel_compiled", compiler=compiler.command[0], library=str(library))
 
 
-def _key(compiler: Compiler) -> str:
+def _key(compiler: Compiler, kernel: Kernel) -> str:
     version = _run((*compiler.command, "--version"))
     if version.returncode:
         raise KernelBuildError(f"{' '.join(compiler.command)} --version fails: it is no compiler")
-    source = (_SOURCE.read_bytes(), _HEADER.read_bytes())
+    source = [path.read_bytes() for path in (kernel.source, *sorted(_SOURCES.glob("*.h")))]
     data = encode(*source, *compiler.command, version.stdout, *_FLAGS, platform.machine(), _cpu_features())
     return hashlib.blake2b(data, digest_size=12).hexdigest()
 

@@ -1,8 +1,8 @@
-"""Compiles the attention kernel ahead of the first worker, and says with what.
+"""Compiles the kernels ahead of the first worker, and says with what.
 
     python -m worker.torch_runner.kernel_check CACHE_DIR
 
-One line on standard output, or one line on standard error and exit status 1: attention then goes on without the kernel.
+One line on standard output, or one line on standard error and exit status 1: work then goes on without the kernels.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from pathlib import Path
 import structlog
 
 from worker.torch_runner.compiler import find_compiler
-from worker.torch_runner.kernel_build import KernelBuildError, build_kernel
+from worker.torch_runner.kernel_build import Kernel, KernelBuildError, build_kernel
 
 
 def main(arguments_given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
-        prog="python -m worker.torch_runner.kernel_check", description="Compiles the kernel."
+        prog="python -m worker.torch_runner.kernel_check", description="Compiles the kernels."
     )
     parser.add_argument("cache_dir", type=Path)
     arguments = parser.parse_args(arguments_given)
@@ -29,11 +29,12 @@ def main(arguments_given: Sequence[str] | None = None) -> int:
         sys.stderr.write("no C++ compiler: install g++ or clang++, or name one in $CXX\n")
         return 1
     try:
-        build_kernel(compiler, arguments.cache_dir)
+        for kernel in Kernel:
+            build_kernel(compiler, arguments.cache_dir, kernel)
     except KernelBuildError as error:
         sys.stderr.write(f"{error}\n")
         return 1
-    sys.stdout.write(f"kernel compiled by {' '.join(compiler.command)}\n")
+    sys.stdout.write(f"kernels compiled by {' '.join(compiler.command)}\n")
     return 0
 
 

@@ -24,6 +24,8 @@ from worker.model_files.layers import LayerSpec, attention_text, group_layers
 from worker.model_files.support import check_supported, max_model_len
 from worker.runner import ModelInfo
 from worker.torch_runner import hook
+from worker.torch_runner.fastest_forward import fastest_forward
+from worker.torch_runner.fused_forward import FusedForward
 from worker.torch_runner.probe import probe_layers
 
 _log = structlog.get_logger(__name__)
@@ -35,6 +37,15 @@ class ModelDtype(StrEnum):
     FLOAT32 = "float32"
     BFLOAT16 = "bfloat16"
     FLOAT16 = "float16"
+
+
+class ForwardChoice(StrEnum):
+    """By what a model is computed."""
+
+    FASTEST = "fastest"
+    """Our own kernels where they can, else its modules."""
+    MODULES = "modules"
+    """transformers' modules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,6 +66,8 @@ class LoadedModel:
     attention: str
     """Canonical text of RoPE and attention configuration."""
     tokenizer_digest: str
+    fused: FusedForward | None
+    """The forward by our own kernels; None: `module` computes."""
 
     @property
     def torch_dtype(self) -> torch.dtype:
@@ -108,6 +121,7 @@ def load_model(
     dtype: ModelDtype = ModelDtype.FLOAT32,
     name: str | None = None,
     num_threads: int = 1,
+    forward: ForwardChoice = ForwardChoice.FASTEST,
 ) -> LoadedModel:
     """Loads and probes the model of `folder`; `cache_dir` remembers digests, `name` is the folder's by default.
 
@@ -128,7 +142,17 @@ def load_model(
     disable_progress_bar()
     module = _load_module(checked, config, dtype, place)
     layers = probe_layers(module, config.vocab_size)
-    _log.info("model_loaded", folder=str(checked.path), num_layers=len(layers), dtype=str(dtype), device=str(place))
+    fused = None
+    if forward is ForwardChoice.FASTEST:
+        fused = fastest_forward(module, layers, config.vocab_size, cache_dir or default_cache_dir())
+    _log.info(
+        "model_loaded",
+        folder=str(checked.path),
+        num_layers=len(layers),
+        dtype=str(dtype),
+        device=str(place),
+        forward="modules" if fused is None else "fused",
+    )
     return LoadedModel(
         module=module,
         folder=checked,
@@ -143,6 +167,7 @@ def load_model(
         weights_digest=weights_digest(checked, cache_dir or default_cache_dir()),
         attention=attention_text(facts, layers),
         tokenizer_digest=tokenizer_digest(checked.path),
+        fused=fused,
     )
 
 

@@ -6,6 +6,8 @@ their attention do. So one short forward records them, and its logits are compar
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 from transformers import PreTrainedModel
@@ -13,7 +15,7 @@ from transformers import PreTrainedModel
 from cache_store.errors import InvalidRequestError
 from worker.model_files.layers import LayerSpec
 from worker.torch_runner.dense_attention import dense_attention
-from worker.torch_runner.hook import HOOK_NAME, attention_context
+from worker.torch_runner.hook import HOOK_NAME, LayerAttention, attention_context
 
 _LENGTHS = (11, 6)
 """Two sequences in one flattened batch: a model that ignores position_ids or mixes neighbours gives other logits."""
@@ -53,12 +55,8 @@ class RecordingAttention:
 @torch.inference_mode()
 def probe_layers(model: PreTrainedModel, vocab_size: int) -> tuple[LayerSpec, ...]:
     """The layers' attention. Leaves the model set to the hook. Raises InvalidRequestError where it cannot be served."""
-    generator = torch.Generator().manual_seed(20)
-    tokens = torch.randint(vocab_size, (1, sum(_LENGTHS)), generator=generator).to(model.device)
-    positions = torch.cat([torch.arange(length) for length in _LENGTHS]).unsqueeze(0).to(model.device)
-    model.set_attn_implementation("eager")
-    eager = [model(input_ids=part, use_cache=False).logits[0] for part in torch.split(tokens, list(_LENGTHS), dim=1)]
-    model.set_attn_implementation(HOOK_NAME)
+    tokens, positions = _batch(model, vocab_size)
+    eager = _eager_logits(model, tokens)
     attention = RecordingAttention(_LENGTHS)
     name = model.config.model_type
     try:
@@ -67,8 +65,38 @@ def probe_layers(model: PreTrainedModel, vocab_size: int) -> tuple[LayerSpec, ..
     except NotImplementedError as error:
         raise InvalidRequestError("model", f"models of type {name!r} are not served: {error}") from error
     layers = _checked_layers(attention, model.config.num_hidden_layers, name)
-    _compare(hooked, torch.cat(eager), name)
+    _compare(hooked, eager, name)
     return layers
+
+
+Compute = Callable[[LayerAttention, Tensor, Tensor], Tensor]
+"""Attention, token ids [tokens], positions [tokens]; gives the logits [tokens, vocabulary]."""
+
+
+@torch.inference_mode()
+def probe_forward(model: PreTrainedModel, vocab_size: int, compute: Compute) -> None:
+    """Compares another way to compute the model with its own code. Raises InvalidRequestError where they differ."""
+    tokens, positions = _batch(model, vocab_size)
+    logits = compute(RecordingAttention(_LENGTHS), tokens[0], positions[0])
+    _compare(logits, _eager_logits(model, tokens), model.config.model_type)
+
+
+def _batch(model: PreTrainedModel, vocab_size: int) -> tuple[Tensor, Tensor]:
+    """Token ids and positions [1, tokens] of the sequences."""
+    generator = torch.Generator().manual_seed(20)
+    tokens = torch.randint(vocab_size, (1, sum(_LENGTHS)), generator=generator).to(model.device)
+    positions = torch.cat([torch.arange(length) for length in _LENGTHS]).unsqueeze(0).to(model.device)
+    return tokens, positions
+
+
+def _eager_logits(model: PreTrainedModel, tokens: Tensor) -> Tensor:
+    """Of each sequence alone, by the model's own code. Leaves the model set to the hook."""
+    model.set_attn_implementation("eager")
+    try:
+        parts = torch.split(tokens, list(_LENGTHS), dim=1)
+        return torch.cat([model(input_ids=part, use_cache=False).logits[0] for part in parts])
+    finally:
+        model.set_attn_implementation(HOOK_NAME)
 
 
 def _checked_layers(attention: RecordingAttention, num_layers: int, name: str) -> tuple[LayerSpec, ...]:
