@@ -126,7 +126,7 @@ def test_only_drawing_rows_are_finished(family: Callable[[str], LoadedModel]) ->
 
 def test_joined_weights_are_kept_once(family: Callable[[str], LoadedModel]) -> None:
     model = family("llama with biases")
-    storages = {each.untyped_storage().data_ptr(): each.untyped_storage().nbytes() for each in model.module.parameters()}
+    storages = {each.data_ptr(): each.nbytes() for each in map(Tensor.untyped_storage, model.module.parameters())}
     assert sum(storages.values()) == sum(each.numel() * 4 for each in model.module.parameters())
     attention = model.module.get_submodule("model.layers.0.self_attn")
     starts = {attention.get_parameter(f"{name}_proj.weight").untyped_storage().data_ptr() for name in "qkv"}
