@@ -16,10 +16,9 @@ from cache_store.clock import Clock
 from cache_store.errors import ComputationError, DeadlineError, WorkerLostError
 from cache_store.registry import PROTOCOL_VERSION, WorkerRecord
 from cache_store.request_token import TOKEN_LIFETIME_S, RequestClaims, sign
-from cache_store.tokens import TOKEN_BYTES, count, unpack
-from services.router.answer import Answer
+from cache_store.tokens import count
 from services.router.assignments import Assignment
-from services.router.detokenizer import PROMPT_TAIL_TOKENS, Decode
+from services.router.carried import Carried
 from services.router.generation import CacheMode, EndTokens, Finished, GenerationEvent, GenerationSpec, Started, Timings
 from services.router.messages import duration
 from services.router.planning import Plan
@@ -58,11 +57,11 @@ class Attempt:
         number: int,
         assignment: Assignment,
         pool: WorkerPool,
-        decode: Decode | None,
+        carried: Carried,
         cluster_key: bytes,
         clock: Clock,
     ) -> None:
-        """`number` counts from 1. `decode` is None for a model without text."""
+        """`number` counts from 1; `carried` goes from one try to the next."""
         self._job = job
         self._worker = worker
         self._number = number
@@ -70,41 +69,41 @@ class Attempt:
         self._pool = pool
         self._cluster_key = cluster_key
         self._clock = clock
-        tail = unpack(job.plan.prompt[-PROMPT_TAIL_TOKENS * TOKEN_BYTES :])
-        self._answer = Answer(job.spec.sampling.n, decode, tail, job.spec.sampling.stop)
+        self._carried = carried
+        self._answer = carried.answer
         self._sent_s = clock.monotonic_s()
         self._admitted: WorkerStarted | None = None
         self._admitted_s = self._sent_s
-        self._first_token_s: float | None = None
-
-    def require_unanswered(self) -> None:
-        """Raises WorkerLostError where tokens have gone out already."""
-        if self._first_token_s is not None:
-            raise WorkerLostError("the worker was lost while it answered")
 
     async def events(self) -> AsyncGenerator[GenerationEvent, None]:
-        """Started with the first token, pieces, finished."""
+        """Started with the first token of the request, pieces, finished."""
         timeout_s = self._job.deadline_s - self._sent_s
         try:
             if timeout_s <= 0:
                 raise DeadlineError("the deadline passed before a worker was asked")
+            self._carried.begin()
             async with aclosing(self._pool.execute(self._worker, self._message(), timeout_s)) as events:
                 async for event in self._translate(events):
                     yield event
         finally:
             self._assignment.end(self._clock.monotonic_s())
 
+    def finished(self) -> Finished:
+        """The end of a request whose samples have all ended, where the worker cannot tell it any more."""
+        return Finished(self._timings(self._clock.monotonic_s()))
+
     async def _translate(self, events: AsyncIterator[WorkerEvent]) -> AsyncIterator[GenerationEvent]:
         async for event in events:
             if isinstance(event, WorkerStarted):
                 self._admitted, self._admitted_s = event, self._clock.monotonic_s()
             elif isinstance(event, WorkerTokens):
-                if self._first_token_s is None:
+                if not self._carried.has_begun:
                     yield self._start()
-                if (piece := self._answer.push(event)) is not None:
+                fresh = self._carried.take(event)
+                if fresh is not None and (piece := self._answer.push(fresh)) is not None:
                     yield piece
                 if self._answer.has_ended and self._answer.is_ahead_of_worker:
-                    yield Finished(self._timings(self._clock.monotonic_s()))
+                    yield self.finished()
                     return
             else:
                 yield Finished(self._reported(event))
@@ -114,7 +113,7 @@ class Attempt:
     def _start(self) -> Started:
         if self._admitted is None:
             raise ComputationError("the worker sent tokens before it said that it started")
-        now_s = self._first_token_s = self._clock.monotonic_s()
+        now_s = self._carried.first_token_s = self._clock.monotonic_s()
         self._assignment.first_token(now_s)
         self._job.record.add(FirstToken(self._admitted.cached))
         return Started(
@@ -131,7 +130,7 @@ class Attempt:
 
     def _timings(self, now_s: float) -> Timings:
         """As this router saw them, for a request that the worker does not end itself."""
-        first_token_s = now_s if self._first_token_s is None else self._first_token_s
+        first_token_s = now_s if self._carried.first_token_s is None else self._carried.first_token_s
         return Timings(
             receive_unix_s=self._job.receive_unix_s,
             route_s=self._sent_s - self._job.receive_s,
@@ -161,7 +160,7 @@ class Attempt:
         return worker_pb2.ExecuteRequest(
             protocol_version=PROTOCOL_VERSION,
             request_token=sign(self._cluster_key, self._claims()),
-            prompt=plan.prompt,
+            prompt=plan.prompt + self._carried.prefix,
             sampling=self._sampling(),
             cache_mode=_CACHE_MODES[plan.cache_mode],
             session_id=hints.session_id,
@@ -188,8 +187,8 @@ class Attempt:
             top_p=asked.top_p,
             top_k=asked.top_k,
             seed=self._job.plan.seed,
-            max_tokens=self._job.plan.max_tokens,
-            min_tokens=asked.min_tokens,
+            max_tokens=self._job.plan.max_tokens - self._carried.num_done,
+            min_tokens=max(0, asked.min_tokens - self._carried.num_done),
             stop_token_ids=[*own_ends, *asked.stop_token_ids],
             n=asked.n,
         )

@@ -1,6 +1,7 @@
-"""Runs one planned request on a worker, and on a second one where the first is lost before its first token.
+"""Runs one planned request on a worker, and on another one where the first is lost.
 
-After the first token nothing is tried again: what was sent cannot be taken back. Owns no state beyond a request.
+Before the first token it begins anew. After it another worker goes on with what was sent
+(`services/router/carried.py`): no token is repeated and none is left out. Owns no state beyond a request.
 """
 
 from __future__ import annotations
@@ -10,11 +11,15 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from cache_store.clock import Clock
-from cache_store.errors import DeadlineError, UnavailableError, WorkerLostError
+from cache_store.domain import FormatDigest
+from cache_store.errors import DeadlineError, InvalidRequestError, UnavailableError, WorkerLostError
 from cache_store.index import Incarnation
 from cache_store.registry import RENEW_S, WorkerRecord
-from cache_store.tokens import count
+from cache_store.tokens import TOKEN_BYTES, count, unpack
+from services.router.answer import Answer
 from services.router.attempt import Attempt, Job
+from services.router.carried import Carried, DivergedError
+from services.router.detokenizer import PROMPT_TAIL_TOKENS
 from services.router.generation import CacheMode, GenerationEvent
 from services.router.records import Routed
 from services.router.registry_view import RegistryView
@@ -24,6 +29,10 @@ from services.router.tokenizers import Tokenizers
 from services.router.worker_client import WorkerPool
 
 MAX_ATTEMPTS = 2
+"""Before the first token."""
+
+MAX_RESUMED_ATTEMPTS = 4
+"""In all, once tokens have gone out."""
 
 CERTAINTY = 2.0
 """A deadline is given up where even a worker that much faster than it was measured would miss it."""
@@ -53,34 +62,44 @@ class Dispatcher:
     async def run(self, job: Job) -> AsyncGenerator[GenerationEvent, None]:
         """The events of the request.
 
-        Raises WorkerLostError where the worker is lost after the first token, UnavailableError where the workers tried
-        are lost or full before it, and what the worker says otherwise.
+        Raises WorkerLostError where workers are lost after the first token and no other one can go on, UnavailableError
+        where those tried are lost or full before it, and what the worker says otherwise.
         """
         tried: frozenset[Incarnation] = frozenset()
         retry_after_s = RENEW_S
-        while len(tried) < MAX_ATTEMPTS:
-            choice = self._choose(job, tried)
+        carried = self._carried(job)
+        kv_format: FormatDigest | None = None
+        while len(tried) < (MAX_RESUMED_ATTEMPTS if carried.has_begun else MAX_ATTEMPTS):
+            choice = self._choose(job, tried, carried, kv_format)
             if choice is None:
                 break
-            attempt = self._attempt(job, choice, len(tried) + 1)
+            attempt = self._attempt(job, choice, len(tried) + 1, carried)
             coming = self._expect(job, choice)
             try:
                 async with aclosing(attempt.events()) as events:
                     async for event in events:
                         yield event
+            except DivergedError:
+                raise
             except WorkerLostError:
                 self._view.suspect(choice.worker.incarnation)
                 self._withdraw(coming)
-                attempt.require_unanswered()
+                if carried.answer.has_ended:
+                    yield attempt.finished()
+                    return
             except UnavailableError as error:
                 self._withdraw(coming)
-                attempt.require_unanswered()
-                if choice.rule is RouteRule.AFFINITY and not await self._is_leaving(choice.worker):
+                is_bound = choice.rule is RouteRule.AFFINITY and not carried.has_begun
+                if is_bound and not await self._is_leaving(choice.worker):
                     raise  # others may have filled it; to go elsewhere would let them decide what hits
                 retry_after_s = max(retry_after_s, error.retry_after_s)
             else:
                 return
             tried |= {choice.worker.incarnation}
+            if carried.has_begun:
+                kv_format = choice.worker.kv_format  # another one could make other tokens
+        if carried.has_begun:
+            raise WorkerLostError("the worker was lost while it answered, and no other one could go on")
         raise UnavailableError("the workers that were asked could not take the request", retry_after_s)
 
     def _expect(self, job: Job, choice: RouteChoice) -> Speculation | None:
@@ -102,21 +121,24 @@ class Dispatcher:
         known = {record.incarnation: record for record in self._view.records()}.get(worker.incarnation)
         return known is None or known.draining
 
-    def _choose(self, job: Job, tried: frozenset[Incarnation]) -> RouteChoice | None:
-        """None where nobody is left to try again on."""
+    def _choose(
+        self, job: Job, tried: frozenset[Incarnation], carried: Carried, kv_format: FormatDigest | None
+    ) -> RouteChoice | None:
+        """None where nobody is left to try again on. `kv_format` None: any."""
         request = RouteRequest(
             model=job.plan.model,
-            prompt_tokens=count(job.plan.prompt),
-            max_tokens=job.plan.max_tokens,
+            prompt_tokens=count(job.plan.prompt) + carried.num_done,
+            max_tokens=job.plan.max_tokens - carried.num_done,
             num_samples=job.spec.sampling.n,
             excluded=tried,
             part=job.plan.part,
             affinity=job.plan.affinity,
         )
-        views = [view for view in self._view.snapshot() if view.record.kv_format in job.plan.domains]
+        formats = job.plan.domains if kv_format is None else (kv_format,)
+        views = [view for view in self._view.snapshot() if view.record.kv_format in formats]
         try:
             choice = choose(views, job.plan.matched_tokens, request, self._rng)
-        except UnavailableError:
+        except (UnavailableError, InvalidRequestError):
             if tried:
                 return None
             raise
@@ -126,12 +148,17 @@ class Dispatcher:
         _require_time(choice, job.deadline_s - now_s)
         return choice
 
-    def _attempt(self, job: Job, choice: RouteChoice, number: int) -> Attempt:
+    def _carried(self, job: Job) -> Carried:
+        tokenizer = self._tokenizers.get(job.plan.model)
+        tail = unpack(job.plan.prompt[-PROMPT_TAIL_TOKENS * TOKEN_BYTES :])
+        sampling = job.spec.sampling
+        answer = Answer(sampling.n, tokenizer.decode if tokenizer else None, tail, sampling.stop)
+        return Carried(answer, sampling.n)
+
+    def _attempt(self, job: Job, choice: RouteChoice, number: int, carried: Carried) -> Attempt:
         uncached = count(job.plan.prompt) - choice.terms[0].matched_tokens
         assignment = self._view.assign(choice.worker.incarnation, uncached)
-        tokenizer = self._tokenizers.get(job.plan.model)
-        decode = tokenizer.decode if tokenizer else None
-        return Attempt(job, choice.worker, number, assignment, self._pool, decode, self._cluster_key, self._clock)
+        return Attempt(job, choice.worker, number, assignment, self._pool, carried, self._cluster_key, self._clock)
 
 
 def _require_time(choice: RouteChoice, left_s: float) -> None:

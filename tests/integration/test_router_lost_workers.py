@@ -1,4 +1,4 @@
-"""Workers that die, stop, hang or do not fit: one retry before the first token, ABORTED with the tokens after it."""
+"""Workers that die, stop, hang or do not fit: another one begins anew, or goes on with the tokens that were sent."""
 
 from __future__ import annotations
 
@@ -134,31 +134,71 @@ async def read_into(events: list[Any], stream: Any) -> None:
         events.append(event)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
-async def test_a_worker_that_dies_after_the_first_token_ends_in_aborted_with_the_tokens(
-    quick_pair: Mortal, number: signal.Signals
+LOSSES: dict[str, tuple[signal.Signals, dict[str, Any]]] = {
+    "killed, greedy": (signal.SIGKILL, {}),
+    "stopped, sampled": (signal.SIGSTOP, {"temperature": 1.0, "seed": 7, "min_tokens": 150}),
+    "killed, three samples": (signal.SIGKILL, {"temperature": 1.0, "seed": 7, "n": 3}),
+}
+
+
+def tokens_of(events: list[Any]) -> dict[int, bytes]:
+    """What a stream told, by sample."""
+    told: dict[int, bytes] = {}
+    for event in events:
+        if event.HasField("delta"):
+            index = event.delta.sample_index
+            told[index] = told.get(index, b"") + event.delta.token_ids.packed
+    return told
+
+
+@pytest.mark.parametrize(("number", "sampling"), LOSSES.values(), ids=LOSSES.keys())
+async def test_another_worker_goes_on_with_what_was_sent(
+    quick_pair: Mortal, number: signal.Signals, sampling: dict[str, Any]
 ) -> None:
-    request = tokens_request(PROMPT, max_tokens=4_000, request_id="r")
-    stream = quick_pair.cluster.acme.stream(request)
-    unary = asyncio.create_task(quick_pair.cluster.acme.generate(request))
-    events = [await stream.read() for _ in range(5)]
-    quick_pair.processes[events[0].started.route.worker_id].send_signal(number)
-    with pytest.raises(grpc.aio.AioRpcError) as streamed:
-        await read_into(events, stream)
-    with pytest.raises(grpc.aio.AioRpcError) as whole:
-        await unary
+    acme = quick_pair.cluster.acme
+    request = tokens_request(PROMPT, max_tokens=200, request_id="r", **sampling)
+    stream = acme.stream(request)
+    unary = asyncio.create_task(acme.generate(request))
+    events = [await stream.read() for _ in range(8)]
+    victim = events[0].started.route.worker_id
+    quick_pair.processes[victim].send_signal(number)
+    await read_into(events, stream)
+    assert [event.HasField("started") for event in events].count(True) == 1
+    assert events[-1].HasField("finished")
+    whole = await unary
+    undisturbed = await acme.generate(tokens_request(PROMPT, max_tokens=200, **sampling))
+    assert undisturbed.route.worker_id != victim
+    expected = {each.sample_index: each.token_ids.packed for each in undisturbed.completions}
+    assert tokens_of(events) == {each.sample_index: each.token_ids.packed for each in whole.completions} == expected
+    assert [each.text for each in whole.completions] == [each.text for each in undisturbed.completions]
+    assert all(each.finish_reason == pb.FINISH_REASON_LENGTH for each in whole.completions)
+    assert whole.usage.completion_tokens == 200 * len(expected)
+    record = await quick_pair.cluster.record(acme, "r")
+    assert (record.status, record.attempts) == ("OK", 2)
+
+
+async def test_with_no_other_worker_it_ends_in_aborted_with_the_tokens(urls: RoleUrls, tmp_path: Path) -> None:
+    async with AsyncExitStack() as stack:
+        alone = await mortal(stack, urls, tmp_path, ["a"], digest_step_s=0.01)
+        request = tokens_request(PROMPT, max_tokens=4_000, request_id="r")
+        call = alone.cluster.acme.stream(request)
+        unary = asyncio.create_task(alone.cluster.acme.generate(request))
+        events = [await call.read() for _ in range(5)]
+        alone.processes["a"].send_signal(signal.SIGKILL)
+        with pytest.raises(grpc.aio.AioRpcError) as streamed:
+            await read_into(events, call)
+        with pytest.raises(grpc.aio.AioRpcError) as whole:
+            await unary
     assert streamed.value.code() is whole.value.code() is Code.ABORTED
     partial = detail_of(streamed.value, pb.PartialGeneration)
     assert partial == detail_of(whole.value, pb.PartialGeneration)
     (sample,) = partial.completions
-    tokens = b"".join(e.delta.token_ids.packed for e in events if e.HasField("delta"))
+    tokens = tokens_of(events)[0]
     assert partial.completion_tokens == len(tokens) // 4
     assert sample.token_ids.packed
     assert tokens.startswith(sample.token_ids.packed)
     assert "".join(e.delta.text for e in events if e.HasField("delta")).startswith(sample.text)
     assert sample.finish_reason == pb.FINISH_REASON_UNSPECIFIED
-    again = await quick_pair.cluster.acme.generate(tokens_request(PROMPT, max_tokens=4))
-    assert again.route.worker_id != events[0].started.route.worker_id
 
 
 async def test_the_last_worker_dies_and_the_answer_is_unavailable_until_one_is_back(
