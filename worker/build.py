@@ -51,6 +51,7 @@ def _build_paged(config: WorkerConfig) -> Runner:
     from worker.torch_runner.attention_choice import choose_attention  # imports torch
     from worker.torch_runner.loader import load_model
     from worker.torch_runner.paged import PagedRunner
+    from worker.torch_runner.triton_choice import graphs_maker
 
     assert config.model_folder is not None, "checked by WorkerConfig"
     threads = config.torch_threads
@@ -69,6 +70,7 @@ def _build_paged(config: WorkerConfig) -> Runner:
         num_threads=config.torch_threads,
         num_host_blocks=tiers.num_host_blocks,
         make_mover=tiers.make_mover,
+        make_graphs=graphs_maker(attention, model.device, config.max_num_sequences),
     )
 
 

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Protocol
+
 import torch
+from torch import Tensor
 
 from cache_store.adapter_files import AdapterContent
 from cache_store.domain import AdapterDigest
@@ -10,14 +14,25 @@ from cache_store.transfers import Transfers
 from worker.mover import DeviceOnly, MakeMover
 from worker.runner import ModelInfo, PreparedAdapter
 from worker.step_plan import StepPlan, StepResult
-from worker.torch_runner.adapters import AdapterSet
+from worker.torch_runner.adapters import AdapterSet, StepAdapters
 from worker.torch_runner.attention_backend import AttentionBackend
 from worker.torch_runner.copiers import make_copier
 from worker.torch_runner.forward import LogitsObserver, forward
 from worker.torch_runner.loader import LoadedModel
 from worker.torch_runner.pools import KvPools
 from worker.torch_runner.sampler import draw_rows
-from worker.torch_runner.step_batch import build_batch
+from worker.torch_runner.step_batch import StepBatch, build_batch
+
+
+class StepGraphs(Protocol):
+    """Recorded forwards."""
+
+    def forward(self, batch: StepBatch) -> Tensor | None:
+        """Logits of the drawing rows, valid until the next call; None for a step that was not recorded."""
+        ...
+
+
+MakeGraphs = Callable[[LoadedModel, KvPools], StepGraphs]
 
 
 class PagedRunner:
@@ -38,10 +53,12 @@ class PagedRunner:
         observer: LogitsObserver | None = None,
         num_host_blocks: int = 0,
         make_mover: MakeMover | None = None,
+        make_graphs: MakeGraphs | None = None,
     ) -> None:
         """`fill` is what unwritten and scrubbed slots hold: NaN in tests, so that a read of one shows.
 
         `make_mover` makes what moves blocks to `num_host_blocks` slots below and further; None: a device only.
+        `make_graphs` records steps of decoding rows over the pools; None: every step is launched as it comes.
         """
         torch.set_num_threads(num_threads)
         self._model = model
@@ -55,6 +72,8 @@ class PagedRunner:
         self.copier = make_copier(self.pools, num_host_blocks)
         """Has the host pool; only to be looked at."""
         self._mover = DeviceOnly() if make_mover is None else make_mover(self.copier)
+        with torch.inference_mode():
+            self._graphs = None if make_graphs is None else make_graphs(model, self.pools)
 
     @property
     def info(self) -> ModelInfo:
@@ -93,9 +112,16 @@ class PagedRunner:
         if not plan.rows:
             return StepResult(())
         batch = build_batch(plan, self.pools.block_size, len(self.pools.groups))
-        attention = self._attention.begin(self.pools, batch)
-        adapters = self._adapters.of_step(plan.rows)
-        logits = forward(self._model, attention, batch.token_ids, batch.positions, batch.drawing_tokens, adapters)
+        logits = self._forward(batch, self._adapters.of_step(plan.rows))
         if self._observer is not None:
             self._observer(plan, logits)
         return StepResult(draw_rows(plan.rows, logits))
+
+    def _forward(self, batch: StepBatch, adapters: StepAdapters | None) -> Tensor:
+        """Logits [drawing rows, vocabulary], valid until the next step."""
+        if self._graphs is not None and adapters is None:
+            logits = self._graphs.forward(batch)
+            if logits is not None:
+                return logits
+        attention = self._attention.begin(self.pools, batch)
+        return forward(self._model, attention, batch.token_ids, batch.positions, batch.drawing_tokens, adapters)
