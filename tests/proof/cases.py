@@ -16,7 +16,7 @@ from tests.support.tiny_models import VOCAB_SIZE, WINDOW, tiny_model
 
 BLOCK_SIZE = 16
 NUM_TOKENS = 100
-TINY_MODELS = ("llama", "qwen3", "mistral", "gemma3_text", "gpt_oss")
+TINY_MODELS = ("llama", "qwen3", "mistral", "gemma3_text", "gpt_oss", "deepseek_v2", "deepseek_v3")
 SMOLLM2 = "smollm2"
 SMOLLM2_CHUNK = 48
 _SHARED_TEXT = (

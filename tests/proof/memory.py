@@ -1,4 +1,7 @@
-"""Bytes of the live tensors against the formula 2 × layers × kv_heads × head_dim × length × element size."""
+"""Bytes of the live tensors against the formulas.
+
+2 × layers × kv_heads × head_dim × length × element size; of latents layers × (latent + rotary width) × length × that.
+"""
 
 from __future__ import annotations
 
@@ -12,6 +15,9 @@ from worker.torch_runner.paged import PagedRunner
 def formula_bytes(model: LoadedModel, length: int) -> int:
     """Keys and values of `length` tokens, from the model's own configuration."""
     config = model.module.config
+    if getattr(config, "kv_lora_rank", None):
+        width = config.kv_lora_rank + config.qk_rope_head_dim
+        return int(config.num_hidden_layers * width * length * model.torch_dtype.itemsize)
     head_dim = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     element_bytes = model.torch_dtype.itemsize
     return 2 * config.num_hidden_layers * config.num_key_value_heads * head_dim * length * element_bytes

@@ -31,7 +31,7 @@ def paged_driver(
     runner = PagedRunner(
         model,
         num_blocks,
-        GatherAttention() if backend == "gather" else fastest_attention(model),
+        GatherAttention() if backend == "gather" and not model.latents else fastest_attention(model),
         fill=math.nan,
         observer=lambda plan, logits: observers[0].observe(plan, logits),
         num_host_blocks=num_host_blocks,

@@ -18,6 +18,8 @@ from worker.torch_runner.loader import LoadedModel, load_model
 VOCAB_SIZE = 384
 WINDOW = 24
 """Of the sliding layers."""
+LEFT_OUT = object()
+"""In place of a setting that a configuration must not be told."""
 _BASE: dict[str, object] = {
     "vocab_size": VOCAB_SIZE,
     "hidden_size": 96,
@@ -44,6 +46,22 @@ _YARN: dict[str, object] = {
     "original_max_position_embeddings": 16,
     "truncate": False,
 }
+_LATENT: dict[str, object] = {
+    "num_key_value_heads": 6,
+    "head_dim": LEFT_OUT,
+    "q_lora_rank": 32,
+    "kv_lora_rank": 24,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 16,
+    "v_head_dim": 12,
+    "moe_intermediate_size": 32,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "num_experts_per_tok": 2,
+    "n_group": 2,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+}
 _SPECIAL: dict[str, dict[str, object]] = {
     "llama": {},
     "qwen3": {},
@@ -56,6 +74,8 @@ _SPECIAL: dict[str, dict[str, object]] = {
     },
     "gemma3_text": {**_ALTERNATING, "query_pre_attn_scalar": 16},
     "gpt_oss": {**_ALTERNATING, **_EXPERTS, "rope_parameters": _YARN},
+    "deepseek_v2": {**_LATENT, "q_lora_rank": None},
+    "deepseek_v3": {**_LATENT, "rope_parameters": {**_YARN, "mscale_all_dim": 1.0, "truncate": True}},
 }
 NAMES = tuple(_SPECIAL)
 _CHAT_TEMPLATE = (
@@ -67,7 +87,8 @@ _CHAT_TEMPLATE = (
 def tiny_model(name: str, folder: Path, **changes: object) -> Path:
     """Writes the model `name` with `changes` of its configuration to `folder`/`name`; returns that path."""
     path = folder / name
-    config = AutoConfig.for_model(name, **{**_BASE, **_SPECIAL.get(name, {}), **changes})
+    settings = {**_BASE, **_SPECIAL.get(name, {}), **changes}
+    config = AutoConfig.for_model(name, **{key: value for key, value in settings.items() if value is not LEFT_OUT})
     generator = torch.Generator().manual_seed(11)
     module = AutoModelForCausalLM.from_config(config, dtype=torch.float32)
     for parameter_name, parameter in module.named_parameters():

@@ -50,8 +50,8 @@ def _reason_against(config: Mapping[str, object]) -> str | None:
         return "encoder-decoder models cache keys of two sequences"
     if config.get("quantization_config"):
         return "its weights are quantised, and only float weights are computed here; use the unquantised folder"
-    if config.get("kv_lora_rank"):
-        return "multi-head latent attention (MLA) expands its latent before the cache can store it"
+    if config.get("index_topk"):
+        return _REASONS["indexed_attention"]
     if config.get("num_kv_shared_layers"):
         return "some of its layers read the keys and values of other layers"
     if config.get("use_bidirectional_attention"):

@@ -6,6 +6,9 @@ block tables, and is the oracle of the tests and the baseline of the memory benc
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import accumulate
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -19,6 +22,9 @@ from worker.step_plan import Row, SequenceId, StepPlan, StepResult
 from worker.torch_runner.adapters import AdapterSet
 from worker.torch_runner.dense_attention import dense_attention
 from worker.torch_runner.forward import LogitsObserver, forward
+from worker.torch_runner.hook import LayerAttention
+from worker.torch_runner.latent_attention import LatentCall, LatentRow, attend_to_latents
+from worker.torch_runner.latent_projection import LatentProjection
 from worker.torch_runner.loader import LoadedModel
 from worker.torch_runner.sampler import draw_rows
 
@@ -43,18 +49,21 @@ class ContiguousRunner:
         self._adapters = AdapterSet(model.module)
         self._observer = observer
         self._num_blocks = max_batch * -(-max_len // block_size)
+        shapes = {layer: shape for shape in model.groups for layer in shape.layers}
         self.keys, self.values = (
             [
-                torch.full(
-                    (max_batch, spec.num_kv_heads, max_len, width),
-                    fill,
-                    dtype=model.torch_dtype,
-                    device=model.device,
-                )
-                for spec, width in zip(model.layers, widths, strict=True)
+                torch.full((max_batch, heads, max_len, width), fill, dtype=model.torch_dtype, device=model.device)
+                for heads, width in sizes
             ]
-            for widths in ([spec.head_dim for spec in model.layers], [spec.value_dim for spec in model.layers])
+            for sizes in zip(
+                *(
+                    ((shape.num_kv_heads, shape.key_dim), (shape.num_kv_heads, shape.value_dim))
+                    for _, shape in sorted(shapes.items())
+                ),
+                strict=True,
+            )
         )
+        """Per layer; latents in place of keys, and no values, where latents are cached."""
         self._max_len = max_len
         self._free = list(range(max_batch))
         self._places: dict[SequenceId, int] = {}
@@ -93,7 +102,7 @@ class ContiguousRunner:
         if not plan.rows:
             return StepResult(())
         places = [self._place(row) for row in plan.rows]
-        step = _ContiguousStep(self.keys, self.values, plan.rows, places)
+        step = self._begin(plan.rows, places)
         tokens = np.concatenate([np.array(row.token_ids, dtype=np.int64) for row in plan.rows])
         positions = np.concatenate([np.arange(row.start, row.kv_length) for row in plan.rows])
         last = np.cumsum([len(row.token_ids) for row in plan.rows]) - 1
@@ -104,6 +113,11 @@ class ContiguousRunner:
         if self._observer is not None:
             self._observer(plan, logits)
         return StepResult(draw_rows(plan.rows, logits))
+
+    def _begin(self, rows: tuple[Row, ...], places: list[int]) -> LayerAttention:
+        if self._model.latents:
+            return _LatentStep(self._model.latents, self.keys, rows, places)
+        return _ContiguousStep(self.keys, self.values, rows, places)
 
     def _place(self, row: Row) -> int:
         """The row's place in the batch; a new sequence takes a free one."""
@@ -157,3 +171,43 @@ class _ContiguousStep:
             outputs.append(dense_attention(query[:, low:high], seen_keys, seen_values, scaling, window, softcap, sinks))
             low = high
         return torch.cat(outputs)
+
+
+class _LatentStep:
+    """Attention of one step over latents."""
+
+    def __init__(
+        self,
+        projections: Mapping[int, LatentProjection],
+        latents: list[Tensor],
+        rows: tuple[Row, ...],
+        places: list[int],
+    ) -> None:
+        ends = accumulate(len(row.token_ids) for row in rows)
+        self._projections = projections
+        self._latents = latents
+        self._places = places
+        self._rows = [
+            LatentRow(end - len(row.token_ids), end, row.kv_length) for row, end in zip(rows, ends, strict=True)
+        ]
+
+    def store_latents(self, layer: int, latents: Tensor) -> None:
+        for row, place in zip(self._rows, self._places, strict=True):
+            self._latents[layer][place, 0, row.length - row.num_new : row.length] = latents[row.low : row.high]
+
+    def attend(
+        self,
+        layer: int,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        scaling: float,
+        window: int,
+        softcap: float,
+        sinks: Tensor | None,
+    ) -> Tensor:
+        def latents_of(row: int) -> Tensor:
+            return self._latents[layer][self._places[row], 0, : self._rows[row].length]
+
+        call = LatentCall(self._projections[layer], query, key, value, scaling, window, softcap, sinks)
+        return attend_to_latents(call, self._rows, latents_of)

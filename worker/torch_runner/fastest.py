@@ -11,6 +11,7 @@ from worker.torch_runner.attention_backend import AttentionBackend
 from worker.torch_runner.compiler import find_compiler
 from worker.torch_runner.gather_attention import GatherAttention
 from worker.torch_runner.kernel_build import KernelBuildError
+from worker.torch_runner.latent_attention import LatentAttention
 from worker.torch_runner.loader import LoadedModel, ModelDtype
 from worker.torch_runner.native_attention import NativeAttention
 from worker.torch_runner.triton_choice import triton_attention
@@ -20,6 +21,8 @@ _log = structlog.get_logger(__name__)
 
 def fastest_attention(model: LoadedModel, num_threads: int = 1, cache_dir: Path | None = None) -> AttentionBackend:
     """The fastest back end for `model` here; the reason is logged where it is the slower one."""
+    if model.latents:
+        return LatentAttention(model.latents)
     if model.device.type == "cuda":
         return triton_attention(model)
     reason = _against_native(model)

@@ -12,6 +12,7 @@ from torch import Tensor
 from worker.step_plan import StepPlan
 from worker.torch_runner.adapters import StepAdapters
 from worker.torch_runner.hook import LayerAttention, attention_context
+from worker.torch_runner.latent_cache import cache_arguments
 from worker.torch_runner.loader import LoadedModel
 from worker.torch_runner.step_batch import Ints
 
@@ -44,6 +45,7 @@ def forward(
             position_ids=_on(model.device, positions).unsqueeze(0),
             attention_mask=None,
             use_cache=False,
+            **cache_arguments(attention),
             logits_to_keep=_on(model.device, drawing_tokens),
         )
     logits: Tensor = output.logits[0]

@@ -58,10 +58,10 @@ def attention_context(attention: LayerAttention) -> Iterator[None]:
 
 def register() -> None:
     """Puts the hook into transformers' table. Idempotent."""
-    ALL_ATTENTION_FUNCTIONS.register(HOOK_NAME, _attend)
+    ALL_ATTENTION_FUNCTIONS.register(HOOK_NAME, attend)
 
 
-def _attend(
+def attend(
     module: torch.nn.Module,
     query: Tensor,
     key: Tensor,

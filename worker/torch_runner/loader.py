@@ -26,7 +26,8 @@ from worker.runner import ModelInfo
 from worker.torch_runner import hook
 from worker.torch_runner.fastest_forward import fastest_forward
 from worker.torch_runner.fused_forward import FusedForward
-from worker.torch_runner.probe import probe_layers
+from worker.torch_runner.latent_projection import LatentProjection
+from worker.torch_runner.probe import probe_model
 
 _log = structlog.get_logger(__name__)
 
@@ -59,6 +60,8 @@ class LoadedModel:
     dtype: ModelDtype
     layers: tuple[LayerSpec, ...]
     groups: tuple[GroupShape, ...]
+    latents: Mapping[int, LatentProjection]
+    """Of the layers that cache latents: all, or none."""
     vocab_size: int
     max_model_len: int
     eos_token_ids: tuple[int, ...]
@@ -141,7 +144,7 @@ def load_model(
     hook.register()
     disable_progress_bar()
     module = _load_module(checked, config, dtype, place)
-    layers = probe_layers(module, config.vocab_size)
+    layers, latents = probe_model(module, config.vocab_size)
     fused = None
     if forward is ForwardChoice.FASTEST:
         fused = fastest_forward(module, layers, config.vocab_size, cache_dir or default_cache_dir())
@@ -161,6 +164,7 @@ def load_model(
         dtype=dtype,
         layers=layers,
         groups=group_layers(layers),
+        latents=latents,
         vocab_size=config.vocab_size,
         max_model_len=length,
         eos_token_ids=_eos_token_ids(checked, facts),

@@ -8,10 +8,7 @@ from cache_store.errors import InvalidRequestError
 from worker.model_files.support import check_supported, max_model_len
 
 REFUSED: dict[str, tuple[dict[str, object], str]] = {
-    "latent attention": (
-        {"model_type": "deepseek_v3", "kv_lora_rank": 512},
-        r"'deepseek_v3'.* latent attention",
-    ),
+    "indexed attention": ({"model_type": "deepseek_v32", "index_topk": 64}, r"'deepseek_v32'.* keys of an indexer"),
     "linear attention": ({"layer_types": ["linear_attention", "full_attention"]}, "linear attention keeps"),
     "chunked attention": ({"layer_types": ["full_attention", "chunked_attention"]}, "chunked attention reads"),
     "another kind of layer": ({"layer_types": ["full_attention", "hybrid"]}, "layers of type 'hybrid'"),

@@ -53,18 +53,6 @@ def test_the_generation_config_decides_the_end_of_sequence(tmp_path: Path) -> No
 
 
 UNSERVED: dict[str, tuple[dict[str, object], str]] = {
-    "deepseek_v3": (
-        {
-            "q_lora_rank": 32,
-            "kv_lora_rank": 32,
-            "qk_rope_head_dim": 8,
-            "qk_nope_head_dim": 8,
-            "v_head_dim": 16,
-            "num_key_value_heads": 6,
-            "first_k_dense_replace": 4,
-        },
-        "latent attention",
-    ),
     "qwen3_next": ({}, "linear attention"),
     "llama4_text": ({"intermediate_size_mlp": 96}, "chunked attention"),
     "mamba2": ({"num_heads": 24, "head_dim": 8}, "mamba2"),
