@@ -28,9 +28,16 @@ def test_groups_and_weights_are_those_that_loading_finds(name: str, tiny: Callab
     assert planned.groups == model.groups
     assert planned.geometry == model.geometry(16)
     assert planned.max_tokens == model.max_model_len or name == "gpt_oss"  # there RoPE ends before the model does
-    parameter_bytes = sum(each.numel() * each.element_size() for each in model.module.parameters())
+    saved = model.module.state_dict()
+    parameter_bytes, buffer_bytes = (
+        sum(each.numel() * each.element_size() for each in tensors)
+        for tensors in (
+            model.module.parameters(),
+            (each for path, each in model.module.named_buffers() if path in saved),  # corrections of expert scores
+        )
+    )
     assert planned.weights.source is WeightSource.HEADERS
-    assert planned.weights.total_bytes == parameter_bytes
+    assert planned.weights.total_bytes == parameter_bytes + buffer_bytes
     counted = read_model(model.folder.path / "config.json", Choices(dtype=KvDtype.FLOAT32)).weights
     assert counted.source is WeightSource.COUNTED
     assert counted.total_bytes == parameter_bytes
