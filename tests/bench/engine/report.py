@@ -1,0 +1,98 @@
+"""The table and the JSON beside it."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import subprocess
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tests.bench.engine.measure import Measurement
+from tests.bench.engine.rows import OURS, PEERS, Better, Goal, Row
+from tests.bench.engine.sides import NOT_RUN, ROOT
+from tests.bench.figures import percentile
+
+_SIGNS = {Better.LOWER: "≤", Better.HIGHER: "≥"}
+
+
+def machine() -> dict[str, object]:
+    """What the run depends on, as it is now."""
+    cpu = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if "model name" in line), "unknown")
+    return {
+        "time": datetime.now(UTC).isoformat(timespec="seconds"),
+        "cpu": cpu,
+        "cores": os.cpu_count(),
+        "load": [round(value, 2) for value in os.getloadavg()],
+        "python": platform.python_version(),
+        "kernel": platform.release(),
+        "commit": _git("rev-parse", "HEAD"),
+        "changed_files": len(_git("status", "--porcelain").splitlines()),
+    }
+
+
+def table(measurement: Measurement) -> str:
+    """One line per row, then the spread of every figure."""
+    lines = []
+    for row in measurement.rows:
+        lines.append(f"\n{row.measure} ({row.unit})")
+        for side in (OURS, *(name for name in row.samples if name != OURS)):
+            lines.append(f"  {side:14}{_spread(row.samples[side])}{_ratio(row, side)}")
+        absent = [peer for peer in PEERS if _is_compared(row, peer) and peer not in row.samples]
+        lines += [f"  {peer:14}{NOT_RUN:>10}" for peer in absent]
+        lines += [f"  to reach {_goal(row, goal)}" for goal in row.goals]
+    return "\n".join(lines)
+
+
+def write_json(path: Path, measurement: Measurement, before: dict[str, object], settings: dict[str, object]) -> None:
+    """Everything, raw samples too."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {
+        "before": before,
+        "after": machine(),
+        "settings": settings | {"sizes": asdict(measurement.sizes), "repeats": measurement.repeats},
+        "sides": {name: side.info for name, side in measurement.sides.items()}
+        | {peer: NOT_RUN for peer in PEERS if peer not in measurement.sides},
+        "rows": [_row(row) for row in measurement.rows],
+        "raw": [asdict(each) for each in measurement.raw],
+    }
+    path.write_text(json.dumps(document, indent=1) + "\n")
+
+
+def _row(row: Row) -> dict[str, object]:
+    goals = [asdict(goal) | {"reached": row.reached(goal), "holds": row.holds(goal)} for goal in row.goals]
+    return {"measure": row.measure, "unit": row.unit, "samples": row.samples, "goals": goals}
+
+
+def _is_compared(row: Row, peer: str) -> bool:
+    return row.unit in ("ms", "tokens/s") and "contiguous" not in row.samples
+
+
+def _spread(values: list[float]) -> str:
+    digits = 3 if max(values) < 10 else 1
+    parts = (f"p{round(100 * share)} {percentile(values, share):9.{digits}f}" for share in (0.5, 0.95, 0.99))
+    return "   ".join(parts) if len(values) > 1 else f"    {values[0]:9.{digits}f}"
+
+
+def _ratio(row: Row, side: str) -> str:
+    ratio = None if side == OURS else row.ratio(side)
+    return "" if ratio is None else f"   ours {ratio:.2f} ×"
+
+
+def _goal(row: Row, goal: Goal) -> str:
+    value, holds = row.reached(goal), row.holds(goal)
+    unit = f" × {goal.note}" if goal.against else f" {row.unit}"
+    found = NOT_RUN if value is None else f"{value:.2f}"
+    verdict = {True: "reached", False: "not reached", None: "not compared"}[holds]
+    return f"{_SIGNS[row.better]} {goal.limit:g}{unit}: {found}, {verdict}"
+
+
+def _lines(path: str) -> list[str]:
+    return Path(path).read_text().splitlines()
+
+
+def _git(*arguments: str) -> str:
+    run = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
+    return run.stdout.strip() if run.returncode == 0 else "unknown"
