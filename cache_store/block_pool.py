@@ -22,19 +22,23 @@ from cache_store.eviction import Evictions
 from cache_store.groups import CacheGeometry
 from cache_store.ledger import Ledger, PolicyMaker
 from cache_store.lending import num_attainable, num_available
+from cache_store.lower_block import LowerBlock
 from cache_store.lower_tiers import LowerTiers
+from cache_store.matching import Matching
 from cache_store.policies.lru import Lru
 from cache_store.policy import Outcome, Use
 from cache_store.pool_check import check_pool
+from cache_store.pool_sizes import ABSENT, WindowSize
 from cache_store.prefix_tree import Block, PrefixTree
 from cache_store.quota import QuotaTable
-from cache_store.scrubs import Dropped, Scrubs
+from cache_store.scrubs import Dropped, Scrubs, slots_of
 from cache_store.shadow import DEFAULT_RULES, WatchRules
 from cache_store.tier_kind import DEVICE_ONLY, TierKind, TierSizes
-from cache_store.tiers import Granted, Match, PartialMatch, Short
+from cache_store.tiers import Granted, Match, Short
 from cache_store.tokens import TOKEN_BYTES, PackedTokens
 from cache_store.usage import CachedTokens, Pressure, TenantUse
 from cache_store.uses import Uses
+from cache_store.windows import Windows
 
 
 class BlockPool:
@@ -49,7 +53,9 @@ class BlockPool:
         policy: PolicyMaker = Lru,
         watch_rules: WatchRules = DEFAULT_RULES,
         sizes: TierSizes = DEVICE_ONLY,
+        windows: Sequence[WindowSize] = (),
     ) -> None:
+        """`windows`: the window groups; in all others each block has a slot of its number."""
         if num_blocks < 1:
             raise ValueError("a pool needs at least one block")
         self._block_size = geometry.block_size
@@ -57,10 +63,16 @@ class BlockPool:
         self._clock = clock
         self._tree = PrefixTree(geometry.block_size, hasher)
         self._ledger = Ledger(TierKind.DEVICE, num_blocks, policy, watch_rules)
-        self._unused = [Block((slot,) * len(geometry.groups)) for slot in range(num_blocks - 1, -1, -1)]
+        groups = {size.group for size in windows}
+        self._unused = [
+            Block(number, tuple(ABSENT if group in groups else number for group in range(len(geometry.groups))))
+            for number in range(num_blocks - 1, -1, -1)
+        ]
         self._blocks = tuple(self._unused)
         self.scrubs = Scrubs(geometry.bytes_per_block, num_blocks)
         """What is to be scrubbed beside what `allocate` says."""
+        self.windows = Windows(windows, geometry.block_size, self.scrubs.roots)
+        """Slots of the window groups."""
         self._next_uid = 0
         self._events = EventLog()
         self._uses = Uses(geometry.block_size, clock)
@@ -75,7 +87,10 @@ class BlockPool:
                 self._events,
                 bare=lambda block: self._evictions.watch(block),
             )
-        self._evictions = Evictions(clock, self._tree, self._ledger, self._unused, self._events, self.lower)
+        self._evictions = Evictions(
+            clock, self._tree, self._ledger, self._unused, self._events, self.lower, self.windows
+        )
+        self._matching = Matching(self._tree, self.windows, self.lower, geometry.block_size)
 
     @property
     def kind(self) -> TierKind:
@@ -114,6 +129,7 @@ class BlockPool:
     def set_quotas(self, quotas: QuotaTable) -> None:
         """Other quotas from now on. What is cached beyond them goes at once, what is held when it is let go."""
         self._ledger.set_quotas(quotas)
+        self.windows.set_quotas(quotas)
         for account in list(self._ledger.present):
             self._evictions.trim(account)
         self._evictions.give_back()
@@ -152,29 +168,33 @@ class BlockPool:
     def match_length(self, domain: Domain, tokens: PackedTokens, max_tokens: int) -> int:
         """See `Tier.match_length`."""
         self.expire()
-        chain = self._tree.match(domain, tokens, max_tokens)
-        run = self._tree.longest_run(domain, chain, tokens, max_tokens)
-        return len(chain) * self._block_size + (run[1] if run else 0)
+        return self._matching.length(domain, tokens, max_tokens)
 
     def cached_tokens(self, domain: Domain, tokens: PackedTokens, max_tokens: int) -> CachedTokens:
         """Leading tokens that some tier holds; changes nothing, not even recency."""
         self.expire()
-        chain = self._tree.match(domain, tokens, max_tokens)
-        found = () if self.lower is None else self.lower.find(domain, chain, tokens, max_tokens)
-        if not found:
-            return CachedTokens(self.match_length(domain, tokens, max_tokens))
-        num_host = sum(block.tier is TierKind.HOST for block in found)
-        blocks = (len(chain), num_host, len(found) - num_host)
-        return CachedTokens(*(num_blocks * self._block_size for num_blocks in blocks))
+        return self._matching.cached_tokens(domain, tokens, max_tokens)
 
     def match_and_pin(self, domain: Domain, tokens: PackedTokens, max_tokens: int) -> Match:
         """See `Tier.match_and_pin`."""
         self.expire()
-        chain = self._tree.match(domain, tokens, max_tokens)
-        run = self._tree.longest_run(domain, chain, tokens, max_tokens)
-        match = Match(tuple(chain), PartialMatch(*run) if run else None)
+        match = self._matching.match(domain, tokens, max_tokens)
         self._hold(self._ledger.of(domain.tenant), match.pinned)
         return match
+
+    def pin_loadable(
+        self, domain: Domain, tokens: PackedTokens, max_tokens: int
+    ) -> tuple[tuple[Block, ...], tuple[LowerBlock, ...]]:
+        """What lower tiers have to add to the device's blocks of the prompt, and those, pinned if there is anything."""
+        chain = self._matching.chain(domain, tokens, max_tokens)
+        found = self._matching.loadable(domain, chain, tokens, max_tokens)
+        if found:
+            self._hold(self._ledger.of(domain.tenant), chain)
+        return tuple(chain), found
+
+    def num_loadable(self, chain: Sequence[Block], found: Sequence[LowerBlock]) -> int:
+        """How many of `found`, which follow the device's chain, make it reusable up to their end."""
+        return self._matching.num_loadable(chain, found)
 
     def note_reuse(self, domain: Domain, match: Match) -> None:
         """See `Tier.note_reuse`."""
@@ -204,7 +224,7 @@ class BlockPool:
             block.ref_count = 1
             if block.root != root:
                 if block.root:
-                    scrubs += enumerate(block.slots)
+                    scrubs += slots_of(block)
                 block.root = root
                 block.tenant = tenant
         self._next_uid += num_blocks
@@ -228,6 +248,10 @@ class BlockPool:
             pairs = list(zip(blocks, standing, strict=True))
             stored = [block for block, there in pairs if block is there]
             self._hold(self._ledger.of(domain.tenant), [there for block, there in pairs if block is not there])
+            if self.windows:
+                for block, there in pairs:
+                    if block is not there:
+                        self.windows.move(block, there)
             self.release([block for block, there in pairs if block is not there])
         if stored:
             fresh = stored if self.lower is None else self.lower.adopt(domain, stored)
@@ -250,7 +274,7 @@ class BlockPool:
             return
         account = self._ledger.of(blocks[0].tenant)
         if outcome is not None:
-            self._note_use(account, blocks, outcome)
+            self._uses.note(account, blocks, outcome, self._ledger.sample)
         unknown: Use | None = None
         unused, num_still_held = self._unused, 0
         num_unused = len(unused)
@@ -297,6 +321,7 @@ class BlockPool:
     def close(self, tenant: TenantId) -> None:
         """Forgets what is known of a deleted tenant, as soon as it has no blocks."""
         self._ledger.close(tenant)
+        self.windows.close(tenant)
         if self.lower is not None:
             self.lower.close(tenant)
 
@@ -308,6 +333,7 @@ class BlockPool:
         """
         num_blocks = sum(map(self._forget, domains))
         num_held = self.scrubs.begin(self._blocks, {domain.root for domain in domains}, tenants)
+        self.windows.drop(tenants)
         num_host, num_disk = (0, 0) if self.lower is None else self.lower.drop(domains, tenants)
         self._evictions.give_back()
         return Dropped(num_blocks + num_held, num_host, num_disk, num_held)
@@ -333,6 +359,7 @@ class BlockPool:
         """Raises AssertionError where the pool's books do not agree; walks everything."""
         check_pool(self._tree, self._ledger, self._unused, self._num_blocks)
         self.scrubs.check_invariants(self._blocks)
+        self.windows.check_invariants(self._blocks, self._tree.blocks())
         if self.lower is not None:
             self.lower.check_invariants()
 
@@ -350,6 +377,7 @@ class BlockPool:
             self._events.add(domain.tag, BlockChange.CLEARED, ())
         if not blocks:
             return 0
+        self.windows.forget(blocks)
         loose = [block for block in blocks if not block.ref_count]
         self._unused += loose
         account = self._ledger.of(domain.tenant)
@@ -357,18 +385,6 @@ class BlockPool:
         if not account.num_used:
             self._ledger.leave(account)
         return len(loose)
-
-    def _note_use(self, account: Account, blocks: Sequence[Block], outcome: Outcome) -> None:
-        """Gives the blocks that can be matched the use that the policy makes of them."""
-        known = blocks
-        if blocks[-1].parent is None:  # of a prefix that is not all in the tree it is the end that is not
-            known = [block for block in blocks if block.parent is not None]
-            if not known:
-                return
-        if account.watch is not None:
-            account.watch.use(self._ledger.sample.of(known))
-            account.watch.judge()
-        self._uses.note(account, known, outcome)
 
     def _hold(self, account: Account, blocks: Sequence[Block]) -> None:
         num_taken = 0

@@ -18,6 +18,7 @@ from cache_store.ledger import Ledger
 from cache_store.lending import Need, charges
 from cache_store.lower_tiers import LowerTiers
 from cache_store.prefix_tree import Block, PrefixTree
+from cache_store.windows import Windows
 
 
 class Evictions:
@@ -31,6 +32,7 @@ class Evictions:
         unused: list[Block],
         events: EventLog,
         lower: LowerTiers | None,
+        windows: Windows,
     ) -> None:
         self._clock = clock
         self._tree = tree
@@ -38,6 +40,7 @@ class Evictions:
         self._unused = unused
         self._events = events
         self._lower = lower
+        self._windows = windows
         self._expiries: Expiries[Block] = Expiries()
         self.num_evicted = 0
         self.num_lent_back = 0
@@ -126,6 +129,8 @@ class Evictions:
         else:
             assert use is not None
             self._lower.demote(removed, above, use, root)
+        if self._windows:
+            self._windows.forget(removed)
         self._unused += removed
         if not (above.ref_count or above.children):
             assert isinstance(above, Block), "roots are always held"

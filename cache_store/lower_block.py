@@ -83,6 +83,7 @@ class LowerBlock:
     """A node. Others may read what it is called and where it lies."""
 
     __slots__ = (
+        "absent",
         "children",
         "device",
         "digest",
@@ -112,6 +113,8 @@ class LowerBlock:
         """None where the device has the block, and of a node that is gone."""
         self.children: dict[bytes, LowerBlock] = {}
         self.stays: list[Stay | None] = [None, None]
+        self.absent: frozenset[int] = frozenset()
+        """Cache groups of which its bytes have nothing."""
         self.use: Use | None = None
         self.ref_count = 0
         """Loads that read it."""
@@ -129,6 +132,10 @@ class LowerBlock:
     def disk(self) -> Stay | None:
         """Its bytes on disk."""
         return self.stays[DISK]
+
+    def has(self, group: int) -> bool:
+        """Whether its bytes have those of a cache group."""
+        return group not in self.absent
 
     @property
     def is_ready(self) -> bool:

@@ -15,6 +15,7 @@ from itertools import islice
 
 from cache_store.block_name import BlockName
 from cache_store.lower_block import Stay
+from cache_store.pool_sizes import ABSENT
 from cache_store.transfers import HostStore, Moves, Spill, TransferId
 
 MAX_AHEAD = 32
@@ -24,7 +25,19 @@ MAX_SPILLING = 32
 """Spills on their way to disk beside those that cannot wait."""
 
 ALL_SLOTS = range(sys.maxsize)
-"""Of a device: nothing can wait."""
+"""Keys of all slots of a device: nothing can wait."""
+
+_GROUP_BITS = 40
+
+
+def slot_key(group: int, slot: int) -> int:
+    """Names a slot of a device's cache group; in the first group it is the slot."""
+    return group << _GROUP_BITS | slot
+
+
+def slot_keys(slots: Sequence[int]) -> list[int]:
+    """Of the slots that a block has."""
+    return [group << _GROUP_BITS | slot for group, slot in enumerate(slots) if slot != ABSENT]
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +86,10 @@ class PendingMoves:
             del self.forgotten[name]
 
     def take(self, written: Container[int]) -> Taken:
-        """For a plan that writes to the slots `written` of the device. One plan at a time: the one before has ended."""
+        """For a plan that writes to slots of the device; `written` has their keys.
+
+        One plan at a time: the one before has ended.
+        """
         assert self.taken is None, "the plan that took the moves before has not ended"
         scrubs = tuple(islice(self.scrubs, self._num_per_plan))
         stores = self._stores_now(written, scrubs)
@@ -128,12 +144,16 @@ class PendingMoves:
         return bool(self.urgent) or (bool(self.stores or self.spills) and len(self.spilling) < MAX_SPILLING)
 
     def sources(self) -> set[int]:
-        """Slots of the device that are still to be stored."""
-        return {slots[0] for slots in self.stores.values()}
+        """Keys of slots of the device that are still to be stored."""
+        return {key for slots in self.stores.values() for key in slot_keys(slots)}
 
     def _stores_now(self, written: Container[int], scrubs: Sequence[int]) -> dict[Stay, tuple[int, ...]]:
         """Those that must be done now, and some ahead, as far as their host slots are not still to be spilled."""
-        stores = {stay: slots for stay, slots in self.stores.items() if slots[0] in written or stay in self.urgent}
+        stores = {
+            stay: slots
+            for stay, slots in self.stores.items()
+            if stay in self.urgent or any(key in written for key in slot_keys(slots))
+        }
         spilled = {spill.host_slot for spill in self.spills.values()}
         num_spills = MAX_SPILLING - len(self.spilling) - sum(slot in spilled for slot in scrubs)
         num_spills -= sum(stay.slot in spilled for stay in stores)

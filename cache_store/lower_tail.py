@@ -7,6 +7,10 @@ from dataclasses import dataclass
 
 from cache_store.lower_block import LowerBlock
 from cache_store.policy import Use
+from cache_store.pool_sizes import ABSENT
+
+
+_NONE: frozenset[int] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +36,11 @@ class Tail:
                 room -= 1
             num_lost = at
         return num_lost
+
+
+def absent_groups(slots: Sequence[int]) -> frozenset[int]:
+    """Cache groups in which a block has no slot."""
+    return frozenset(group for group, slot in enumerate(slots) if slot == ABSENT) if ABSENT in slots else _NONE
 
 
 def num_loose(nodes: Sequence[LowerBlock | None]) -> int:

@@ -23,7 +23,7 @@ from cache_store.lower_block import DISK, HOST, LowerBlock, LowerDomain, Stay, S
 from cache_store.lower_check import check_domain, check_tier
 from cache_store.lower_moves import ALL_SLOTS, PendingMoves
 from cache_store.lower_stays import Stays
-from cache_store.lower_tail import Tail, num_loose, wants_disk, wants_host
+from cache_store.lower_tail import Tail, absent_groups, num_loose, wants_disk, wants_host
 from cache_store.lower_tier import Leaving, LowerTier, Offer
 from cache_store.lower_tree import LowerTree, descendants, tops
 from cache_store.policy import Use
@@ -104,11 +104,11 @@ class LowerTiers:
 
     @property
     def sources(self) -> set[int]:
-        """Slots of the device, in its first group, that are still to be stored: they keep what they hold."""
+        """Slots of the device, by their keys, that are still to be stored: they keep what they hold."""
         return self._moves.sources()
 
     def drain(self, written: Container[int] = ALL_SLOTS) -> Moves:
-        """Moves for the next plan, which writes to the slots `written` of the device's first group.
+        """Moves for the next plan, which writes to the device's slots of these keys (`lower_moves.slot_key`).
 
         What it stores can be used when `end_moves` has said that it ran.
         """
@@ -161,8 +161,7 @@ class LowerTiers:
         """Its bytes are not there, or not those that they should be: it is forgotten, with all below it."""
         self._tier(block.read_from or block.tier).num_failed += 1
         if block.device is not None:
-            for _, stay in self._stays.of(block):
-                self._stays.take_out(stay)
+            self._take_out_all(block)
             self._tree.tidy(block)
         elif block.parent is not None:
             self._stays.forget(block)
@@ -232,6 +231,9 @@ class LowerTiers:
         Those that are refused, and all below them, are gone from all tiers, which is noted as events.
         """
         nodes = [block.lower for block in removed]
+        for block, node in zip(removed, nodes, strict=True):
+            if node is not None and node.absent > absent_groups(block.slots):
+                self._take_out_all(node)  # the device has more of it
         wants = wants_host(nodes)
         held = self._stays.keep(node for node in nodes if node is not None)
         num_lost = self._num_lost(self._host, removed[0].tenant, Tail(use, wants, num_loose(nodes)))
@@ -298,12 +300,17 @@ class LowerTiers:
                 tier.hang(node)
         return node
 
+    def _take_out_all(self, node: LowerBlock) -> None:
+        for _, stay in self._stays.of(node):
+            self._stays.take_out(stay)
+
     def _store(self, node: LowerBlock, slots: tuple[int, ...]) -> None:
         stay = self._host.add(node)
         self._owners[stay.slot] = stay
         stay.parent = node
         if node.ref_count:
             self._stays.pin(stay)
+        node.absent = absent_groups(slots)
         self._moves.stores[stay] = slots
         if self._host.ledger.of(node.tenant).strict:
             self._moves.urgent.add(stay)
@@ -325,8 +332,7 @@ class LowerTiers:
         if node is not None:
             for child in list(node.children.values()):
                 self._stays.forget(child)
-            for _, stay in self._stays.of(node):
-                self._stays.take_out(stay)
+            self._take_out_all(node)
         if block.lower is not None:
             self._tree.tidy(block.lower)
         self._events.add(tag, BlockChange.REMOVED, (block,))

@@ -36,15 +36,15 @@ def check_pool(
         assert account.num_cached == cached[account.tenant], f"{account.tenant}: cached blocks are miscounted"
         assert account.num_held >= held[account.tenant], f"{account.tenant}: held blocks are miscounted"
         assert account.num_cached == 0 or account.num_used <= account.maximum, f"{account.tenant} keeps too much"
-    free = {block.slots[0] for block in unused}
+    free = {block.number for block in unused}
     for block in unused:
         assert block.ref_count == 0, f"{block} is unused and held"
         assert block.parent is None, f"{block} is unused and in the tree"
         assert block.use is None, f"{block} is unused and has a use"
         assert not block.children
         assert block.lower is None
-    assert len(free) == len(unused), "an unused slot is listed twice"
-    assert taken.isdisjoint(free), "a slot is used and unused"
+    assert len(free) == len(unused), "an unused block is listed twice"
+    assert taken.isdisjoint(free), "a block is used and unused"
     _check_kept(ledger, len(unused))
     num_used = sum(account.num_used for account in accounts)
     assert num_used + len(unused) == num_blocks, "slots were lost or made up"
@@ -62,10 +62,8 @@ def _check_kept(ledger: Ledger, num_unused: int) -> None:
 
 
 def _check_block(block: Block, taken: set[int]) -> None:
-    slot = block.slots[0]
-    assert block.slots == (slot,) * len(block.slots)
-    assert slot not in taken, f"slot {slot} belongs to two blocks"
-    taken.add(slot)
+    assert block.number not in taken, f"two blocks have the number {block.number}"
+    taken.add(block.number)
     assert block.ref_count >= 0
     parent = block.parent
     if isinstance(parent, Block):

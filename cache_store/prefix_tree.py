@@ -6,7 +6,7 @@ happen. Knows nothing of memory pressure; the block pool owns the tree and decid
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from struct import Struct
 from typing import TYPE_CHECKING
@@ -38,16 +38,18 @@ class DomainRoot:
 
 
 class Block:
-    """`block_size` tokens of keys and values: one slot in every cache group, and a place in the tree once it is full.
+    """`block_size` tokens of keys and values, which has a place in the tree once it is full.
 
-    Owned by the block pool, which has one object per slot and takes it for other bytes again, under a new `uid`. Others
-    read `uid` and `slots` and hand the object back.
+    Its number is its slot in every cache group but window groups, where it has one of the group's own slots or none.
+    Owned by the block pool, which has one object per number and takes it for other bytes again, under a new `uid`.
+    Others read `uid` and `slots` and hand the object back.
     """
 
     __slots__ = (
         "children",
         "digest",
         "lower",
+        "number",
         "parent",
         "ref_count",
         "root",
@@ -59,10 +61,12 @@ class Block:
         "use",
     )
 
-    def __init__(self, slots: tuple[int, ...]) -> None:
+    def __init__(self, number: int, slots: tuple[int, ...]) -> None:
         self.uid = -1
         """Names what it holds; never reused."""
+        self.number = number
         self.slots = slots
+        """Per cache group; ABSENT in window groups where it has none (`cache_store/window_slots.py` writes those)."""
         self.root = b""
         """Domain root whose bytes the slots hold, or held last; empty: nobody's yet."""
         self.tenant = TenantId("")
@@ -115,11 +119,17 @@ class PrefixTree:
         return chain
 
     def longest_run(
-        self, domain: Domain, chain: list[Block], tokens: PackedTokens, max_tokens: int
+        self,
+        domain: Domain,
+        chain: list[Block],
+        tokens: PackedTokens,
+        max_tokens: int,
+        fits: Callable[[Block], bool] | None = None,
     ) -> tuple[Block, int] | None:
         """The block after `chain` that shares the longest run of leading tokens with what follows, and that run.
 
-        Bounded by `max_tokens` in all and by MAX_RUN_CANDIDATES; None where nothing is shared.
+        Bounded by `max_tokens` in all and by MAX_RUN_CANDIDATES; None where nothing is shared. `fits` says which blocks
+        can be used; None: all.
         """
         node = chain[-1] if chain else self._roots.get(domain.root)
         if node is None or self._block_size == 1:
@@ -129,7 +139,7 @@ class PrefixTree:
         best: tuple[Block, int] | None = None
         for child in islice(reversed(node.children.values()), MAX_RUN_CANDIDATES):
             run = common_prefix(child.tokens, rest)
-            if run > (best[1] if best else 0):
+            if run > (best[1] if best else 0) and (fits is None or fits(child)):
                 best = (child, run)
         return best
 

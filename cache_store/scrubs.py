@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 from cache_store.domain import TenantId
+from cache_store.pool_sizes import ABSENT
 from cache_store.prefix_tree import Block
 
 _NOBODY = b"dropped"
@@ -43,6 +44,11 @@ class Dropped:
             self.disk_blocks + other.disk_blocks,
             self.held_blocks + other.held_blocks,
         )
+
+
+def slots_of(block: Block) -> list[tuple[int, int]]:
+    """(group, slot) of a block's slots."""
+    return [(group, slot) for group, slot in enumerate(block.slots) if slot != ABSENT]
 
 
 def num_scrubbed(bytes_per_block: int, num_blocks: int) -> int:
@@ -105,7 +111,7 @@ class Scrubs:
             if block.root != _NOBODY:
                 continue  # scrubbed, or given to somebody
             block.root = block.tokens = block.digest = b""
-            scrubs += enumerate(block.slots)
+            scrubs += slots_of(block)
             num_most -= 1
         return tuple(scrubs)
 

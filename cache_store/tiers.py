@@ -26,10 +26,10 @@ class PartialMatch:
 
 @dataclass(frozen=True, slots=True)
 class Match:
-    """What of a prompt is there, pinned in one transaction."""
+    """What of a prompt can be reused, pinned in one transaction."""
 
     blocks: tuple[Block, ...]
-    """Full blocks from position 0 on."""
+    """Full blocks from position 0 on, up to where every cache group has what is read from there on."""
     partial: PartialMatch | None
     """What follows them, to be released no later than the blocks."""
 

@@ -21,7 +21,7 @@ class HostStore:
     """A block of the device, copied to a host slot, which it overwrites completely."""
 
     slots: tuple[int, ...]
-    """Per cache group."""
+    """Per cache group; ABSENT: it has none, and its part of the host slot is scrubbed."""
     host_slot: int
 
 
@@ -48,7 +48,7 @@ class Load:
     host_slot: int | None
     """None: from disk."""
     slots: tuple[int, ...]
-    """Per cache group: where it goes."""
+    """Per cache group: where it goes. ABSENT: that group's part of it goes nowhere."""
 
 
 @dataclass(frozen=True, slots=True)

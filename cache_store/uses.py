@@ -8,6 +8,7 @@ from cache_store.account import Account
 from cache_store.clock import Clock
 from cache_store.policy import Outcome, Use
 from cache_store.prefix_tree import Block
+from cache_store.shadow import Sample
 
 
 class Uses:
@@ -20,8 +21,15 @@ class Uses:
         self._clock = clock
         self._num_uses = 0
 
-    def note(self, account: Account, blocks: Sequence[Block], outcome: Outcome) -> None:
-        """Blocks of a request that ended so, first to last, all of them in the tree."""
+    def note(self, account: Account, blocks: Sequence[Block], outcome: Outcome, sample: Sample) -> None:
+        """Blocks of a request that ended so, first to last: those that can be matched have been used."""
+        if blocks[-1].parent is None:  # of a prefix that is not all in the tree it is the end that is not
+            blocks = [block for block in blocks if block.parent is not None]
+            if not blocks:
+                return
+        if account.watch is not None:
+            account.watch.use(sample.of(blocks))
+            account.watch.judge()
         num_prompt_blocks = outcome.prompt_tokens // self._block_size
         parts = account.policy.uses(outcome, blocks, num_prompt_blocks, self._clock.monotonic_s())
         self._num_uses += 1

@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from cache_store.errors import CorruptDataError
+from cache_store.pool_sizes import ABSENT
 from cache_store.transfers import HostStore
 
 ByteArray = npt.NDArray[np.uint8]
@@ -49,7 +50,7 @@ class BlockCopier(Protocol):
         ...
 
     def load(self, host_slot: int, slots: Sequence[int]) -> None:
-        """Host to device, one slot per group; there when it returns. On the thread that loads."""
+        """Host to device, one slot per group or none; there when it returns. On the thread that loads."""
         ...
 
     def fill(self, data: Readable, slots: Sequence[int]) -> None:
@@ -61,7 +62,7 @@ class ArrayCopier:
     """A `BlockCopier` over the memory of this machine. numpy lets other threads run while it copies."""
 
     def __init__(self, pools: Sequence[ByteArray], num_host_blocks: int, poison: ByteArray) -> None:
-        """`pools`: [blocks, bytes of one block] per group, views of what the runner computes on.
+        """`pools`: [slots, bytes of one block] per group, views of what the runner computes on.
 
         `poison` [block_bytes] is what unwritten and scrubbed host slots hold. The host pool is taken from the system
         here, all of it.
@@ -86,7 +87,7 @@ class ArrayCopier:
     def store(self, stores: Sequence[HostStore]) -> None:
         for store in stores:
             for pool, part, slot in zip(self._pools, self._parts, store.slots, strict=True):
-                np.copyto(self.host[store.host_slot, part], pool[slot])
+                np.copyto(self.host[store.host_slot, part], self._poison[part] if slot == ABSENT else pool[slot])
 
     def scrub(self, host_slots: Sequence[int]) -> None:
         for slot in host_slots:
@@ -108,4 +109,5 @@ class ArrayCopier:
 
     def _fill(self, block: ByteArray, slots: Sequence[int]) -> None:
         for pool, part, slot in zip(self._pools, self._parts, slots, strict=True):
-            np.copyto(pool[slot], block[part])
+            if slot != ABSENT:
+                np.copyto(pool[slot], block[part])

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from cache_store.errors import CorruptDataError
+from cache_store.pool_sizes import ABSENT
 from cache_store.transfers import HostStore
 from worker.block_copier import Readable
 from worker.torch_runner.pools import KvPools
@@ -47,7 +48,8 @@ class CudaCopier:
     def store(self, stores: Sequence[HostStore]) -> None:
         for store in stores:
             for part, blocks, slot in zip(self._parts, self._blocks, store.slots, strict=True):
-                self.host[store.host_slot, part].copy_(blocks[slot], non_blocking=True)
+                source = self._poison[part] if slot == ABSENT else blocks[slot]
+                self.host[store.host_slot, part].copy_(source, non_blocking=True)
         self._stored.record(torch.cuda.current_stream(self._device))
 
     def scrub(self, host_slots: Sequence[int]) -> None:
@@ -76,5 +78,6 @@ class CudaCopier:
         with torch.cuda.stream(self._side):
             self._side.wait_event(self._before_loads)
             for part, blocks, slot in zip(self._parts, self._blocks, slots, strict=True):
-                blocks[slot].copy_(block[part], non_blocking=True)
+                if slot != ABSENT:
+                    blocks[slot].copy_(block[part], non_blocking=True)
             self._side.synchronize()
