@@ -9,7 +9,6 @@ from cache_store.lower_block import LowerBlock
 from cache_store.policy import Use
 from cache_store.pool_sizes import ABSENT
 
-
 _NONE: frozenset[int] = frozenset()
 
 

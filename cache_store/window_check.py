@@ -1,4 +1,4 @@
-"""A window group's slot, and what always holds of all of them, said in code. State only (`cache_store/window_slots.py`)."""
+"""A window group's slot, and what always holds of all of them: checks of `cache_store/window_slots.py`, whose state it is."""
 
 from __future__ import annotations
 
@@ -38,7 +38,8 @@ def check_slots(size: WindowSize, slots: Sequence[Slot], free: Sequence[int], in
     num_held = 0
     for number, slot in enumerate(slots):
         if slot.block is None:
-            assert not slot.ref_count and not slot.num_locks, "a free slot is held"
+            assert not slot.ref_count, "a free slot is held"
+            assert not slot.num_locks, "a free slot is locked"
             continue
         assert slot.block.slots[size.group] == number, "a block does not know its slot"
         assert slot.root == slot.block.root, "a slot has another domain's block"

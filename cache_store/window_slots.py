@@ -10,7 +10,7 @@ Writes the group's entry of `Block.slots`, and nothing else of a block. Owned by
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 from cache_store.account import Account
 from cache_store.domain import TenantId
@@ -233,6 +233,14 @@ class WindowSlots:
             assert slot.root not in self._dropped, "a dropped domain's slot is not going to be scrubbed"
             assert slot.root != _NOBODY or number in self._dropped_slots, "it is never going to be"
         check_places(self.size, self._slots, self._ledger, self._orders, self._num_places)
+
+    def check_holds(self, held: Mapping[Block, int]) -> None:
+        """Raises AssertionError unless each block's slot is held so often."""
+        for slot in self._slots:
+            if slot.block is not None:
+                assert slot.ref_count == held.get(slot.block, 0), f"{slot.block}: its slot is held by nobody known"
+                assert slot.block.ref_count or not slot.ref_count, f"{slot.block}: its slot is held, it is not"
+        assert all(block.slots[self.group] != ABSENT for block in held), "a slot that is held is gone"
 
     # slots
 

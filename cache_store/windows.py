@@ -32,6 +32,10 @@ class Windows:
     def __bool__(self) -> bool:
         return bool(self.groups)
 
+    def __contains__(self, group: int) -> bool:
+        """Whether the geometry's group of that number is one of them."""
+        return any(each.group == group for each in self.groups)
+
     def fits(self, block: Block) -> bool:
         """Whether all groups have a slot of the block."""
         return all(block.slots[each.group] != ABSENT for each in self.groups)
@@ -90,17 +94,34 @@ class Windows:
 
     def lock(self, blocks: Sequence[Block]) -> bool:
         """Keeps what is read from the end of `blocks` on. False, and nothing has changed, where there is no room."""
+        return self.lock_part(blocks, 0, TenantId(""))
+
+    def lock_part(self, blocks: Sequence[Block], num_more: int, tenant: TenantId) -> bool:
+        """The same where `num_more` blocks of the tenant, which have no slots yet, follow and belong to it.
+
+        There is room for those, for `reserve_part`, when this is True.
+        """
         locked: list[tuple[WindowSlots, Sequence[Block]]] = []
-        for each, read in self.read_at(blocks):
+        for each in self.groups:
+            read = blocks[max(0, len(blocks) + num_more - each.span) :]
             if not each.lock(read):
-                for other, others in locked:
-                    other.unlock(others)
-                return False
+                break
             locked.append((each, read))
-        return True
+            if not each.can_reserve(tenant, min(num_more, each.span)):
+                break
+        else:
+            return True
+        for each, read in locked:
+            each.unlock(read)
+        return False
+
+    def reserve_part(self, blocks: Sequence[Block]) -> None:
+        """Locked slots for what is read from the end of `blocks` on, which have none."""
+        for each in self.groups:
+            each.reserve(blocks[max(0, len(blocks) - each.span) :])
 
     def unlock(self, blocks: Sequence[Block]) -> None:
-        """Ends that."""
+        """Ends what locked what is read from the end of `blocks` on."""
         for each, read in self.read_at(blocks):
             each.unlock(read)
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import starmap
 
 from cache_store.block_pool import BlockPool
 from cache_store.domain import Domain
+from cache_store.lower_moves import slot_key, slot_keys
 from cache_store.policy import INTERRUPTED
 from cache_store.prefix_tree import Block
 from cache_store.tier_kind import TierKind
@@ -22,6 +24,7 @@ from cache_store.usage import CachedTokens
 from worker.sequence import Sequence
 from worker.step_plan import Row, SequenceId, SlotCopy, SlotRef, StepPlan
 from worker.swap import Swap
+from worker.window_holds import WindowHolds
 
 _NO_MATCH = Match((), None)
 
@@ -66,6 +69,7 @@ class Allocator:
         self._pool = pool
         self._block_size = block_size
         self._swap = swap
+        self._holds = WindowHolds(pool.windows, block_size) if pool.windows else None
         self._scrubs: list[SlotRef] = []
         self._copies: list[_Copy] = []
         """Of the step that is being made."""
@@ -126,6 +130,12 @@ class Allocator:
             self._grow(sequence, num_new)
         return True
 
+    def open_windows(self, chosen: Iterable[tuple[Sequence, int]]) -> None:
+        """Sequences get slots of window groups for the tokens that the step computes of each: there always are some."""
+        if self._holds is not None:
+            for sequence, num_tokens in chosen:
+                self._holds.open(sequence, sequence.num_computed + num_tokens)
+
     def fork(self, trunk: Sequence, samples: tuple[int, ...], identifier: SequenceId) -> Sequence:
         """A sequence that shares the trunk's full blocks and will copy its partial last one."""
         twin = trunk.fork(samples, identifier)
@@ -137,6 +147,8 @@ class Allocator:
         twin.num_computed = trunk.num_computed
         if num_loose:
             twin.copy_from = PartialMatch(held[num_full], num_loose)
+        if self._holds is not None:
+            self._holds.fork(trunk, twin)
         if trunk.reserved:
             num_own = self.full_blocks(twin) - num_full
             twin.reserved = trunk.reserved[-num_own:] if num_own else []
@@ -146,8 +158,12 @@ class Allocator:
     def commit(self, sequence: Sequence, num_computed: int) -> None:
         """Notes that a step computed `num_computed` more tokens; blocks that became full can be reused from now on."""
         sequence.num_computed += num_computed
-        if not sequence.owner.may_commit:
-            return
+        if sequence.owner.may_commit:
+            self._commit_full(sequence)
+        if self._holds is not None:
+            self._holds.slide(sequence)
+
+    def _commit_full(self, sequence: Sequence) -> None:
         first, end = sequence.num_committed, sequence.num_computed // self._block_size
         parent = sequence.blocks[first - 1] if first else None
         tokens = sequence.tokens(first * self._block_size, end * self._block_size)
@@ -162,7 +178,9 @@ class Allocator:
         """Gives back all that a sequence holds; how it ended tells what becomes of the blocks."""
         for copy in [copy for copy in self._copies if copy.sequence is sequence]:
             self._copies.remove(copy)
-            self._pool.release((copy.partial.source,))
+            self._free_source(copy.partial.source)
+        if self._holds is not None:
+            self._holds.end(sequence)
         self._pool.release(sequence.clear_blocks(), sequence.outcome(interruption))
 
     @property
@@ -179,12 +197,13 @@ class Allocator:
             or (self._swap is not None and self._swap.has_loads)
             or (bool(self._scrubs) and not lower.sources)
         )
-        return moves or len(self._pool.scrubs) > 0
+        return moves or len(self._pool.scrubs) > 0 or self._pool.windows.num_dropped > 0
 
     def drain(self, rows: tuple[Row, ...]) -> Upkeep:
         """What the next plan does beside computing `rows`."""
         scrubs = self._pool.scrubs
         self._scrubs.extend(SlotRef(group, slot) for group, slot in scrubs.drain(scrubs.num_per_plan))
+        self._scrubs.extend(starmap(SlotRef, self._pool.windows.take_scrubs(scrubs.num_per_plan)))
         copies = tuple(slots for copy in self._copies for slots in copy.slots())
         self._sources.extend(copy.partial.source for copy in self._copies)
         self._copies.clear()
@@ -193,13 +212,10 @@ class Allocator:
             ready, self._scrubs = tuple(self._scrubs), []
             return Upkeep(NO_MOVES, ready, (), copies)
         loads = () if self._swap is None else self._swap.drain()
-        written = {slot for row in rows for slot in row.written_slots(self._block_size)}
-        written.update(load.slots[0] for load in loads)
-        written.update(copy.target for copy in copies if copy.group == 0)
-        moves = lower.drain(written)
+        moves = lower.drain(self._written(rows, loads, copies))
         kept = lower.sources  # what stands there is still to be stored
-        ready = tuple(scrub for scrub in self._scrubs if scrub.slot not in kept)
-        self._scrubs = [scrub for scrub in self._scrubs if scrub.slot in kept]
+        ready = tuple(scrub for scrub in self._scrubs if slot_key(scrub.group, scrub.slot) not in kept)
+        self._scrubs = [scrub for scrub in self._scrubs if slot_key(scrub.group, scrub.slot) in kept]
         return Upkeep(moves, ready, loads, copies)
 
     def end_step(self, plan: StepPlan) -> None:
@@ -217,6 +233,15 @@ class Allocator:
         if self._pool.lower is not None:
             self._pool.lower.end_moves(plan.moves, ok=False)
 
+    def _written(self, rows: tuple[Row, ...], loads: tuple[Load, ...], copies: tuple[SlotCopy, ...]) -> set[int]:
+        """Keys of the slots that the next plan writes to."""
+        written = {key for load in loads for key in slot_keys(load.slots)}
+        written.update(slot_key(copy.group, copy.target) for copy in copies)
+        for row in rows:
+            for group in range(len(row.block_tables)):
+                written.update(slot_key(group, slot) for slot in row.written_slots(group, self._block_size))
+        return written
+
     def check_invariants(self, sequences: tuple[Sequence, ...], pinned: tuple[Block, ...]) -> None:
         """Raises AssertionError unless the pool's holds are those of `sequences`, which are all that live, and pins."""
         assert not self._sources, "a copy's source is held between steps"
@@ -233,26 +258,35 @@ class Allocator:
             assert len(sequence.blocks) <= self.blocks_for(sequence.num_tokens)
             assert sequence.num_committed * self._block_size <= sequence.num_computed
             for group, table in enumerate(sequence.tables):
-                assert table == tuple(block.slots[group] for block in sequence.blocks), "a table is out of date"
+                if group not in self._pool.windows:
+                    assert table == tuple(block.slots[group] for block in sequence.blocks), "a table is out of date"
             for block in sequence.blocks:
                 assert block.ref_count > 0
         blocks = {block.uid: block for sequence in sequences for block in sequence.blocks}
         for uid, block in blocks.items():
             assert block.ref_count == held[uid], f"{block} is held {held[uid]} times by sequences and pins"
         assert self._pool.num_held == len(held), "blocks are held that belong to no sequence and no pin"
+        if self._holds is not None:
+            self._holds.check_invariants(sequences)
 
     def _free_sources(self) -> None:
         for source in self._sources:
-            self._pool.release((source,))
+            self._free_source(source)
         self._sources.clear()
+
+    def _free_source(self, source: Block) -> None:
+        if self._holds is not None:
+            self._holds.let_go_source(source)
+        self._pool.release((source,))
 
     def _fit(self, sequence: Sequence, num_ahead: int, num_spare: int) -> tuple[Match, Fit]:
         domain = sequence.owner.domain
-        match = self._match(sequence)
+        match = self._match(sequence, sequence.num_tokens - 1)
         num_new = self.blocks_for(sequence.num_tokens) - len(match.blocks) + num_ahead
         if match.partial is not None and self._pool.num_available(domain) < num_new + num_spare:
-            self._pool.release((match.partial.source,))  # its place may be what is missing
-            match = Match(match.blocks, None)
+            self._pool.release(match.pinned)  # its place may be what is missing
+            match = self._match(sequence, len(match.blocks) * self._block_size)
+            num_new = self.blocks_for(sequence.num_tokens) - len(match.blocks) + num_ahead
         num_asked = num_new + sum(block.ref_count == 1 for block in match.blocks)
         num_missing = max(0, num_new + num_spare - self._pool.num_available(domain))
         return match, Fit(num_asked, num_missing)
@@ -269,6 +303,8 @@ class Allocator:
         sequence.num_committed = len(match.blocks)
         sequence.num_computed = len(match.blocks) * self._block_size
         sequence.copy_from = match.partial
+        if self._holds is not None:
+            self._holds.start(sequence, match)
         self._grow(sequence, num_new)
         if match.partial is not None:
             sequence.num_computed += match.partial.num_tokens
@@ -281,10 +317,9 @@ class Allocator:
         if self._swap is None or not sequence.owner.may_match:
             return False
         domain = sequence.owner.domain
-        if not self._swap.begin(sequence, match.blocks, lambda num_blocks: self._allocate(domain, num_blocks)):
+        if not self._swap.begin(sequence, lambda num_blocks: self._allocate(domain, num_blocks)):
             return False
-        if match.partial is not None:
-            self._pool.release((match.partial.source,))
+        self._pool.release(match.pinned)
         return True
 
     def _by_tier(self, sequence: Sequence, num_blocks: int) -> CachedTokens:
@@ -293,10 +328,10 @@ class Allocator:
         host, disk = (tiers[tier] * self._block_size for tier in (TierKind.HOST, TierKind.DISK))
         return CachedTokens(sequence.num_cached - host - disk, host, disk)
 
-    def _match(self, sequence: Sequence) -> Match:
+    def _match(self, sequence: Sequence, num_tokens: int) -> Match:
         if not sequence.owner.may_match:
             return _NO_MATCH
-        return self._pool.match_and_pin(sequence.owner.domain, sequence.prefix, sequence.num_tokens - 1)
+        return self._pool.match_and_pin(sequence.owner.domain, sequence.prefix, num_tokens)
 
     def _grow(self, sequence: Sequence, num_new: int) -> None:
         reserved = tuple(sequence.reserved[:num_new])

@@ -7,7 +7,7 @@ a model would, so that cluster and load tests see real queues. Owned by the engi
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -61,34 +61,41 @@ def full_group(block_size: int) -> CacheGroup:
     return CacheGroup(GroupKind.FULL, (0,), block_size * _BYTES_PER_RECORD, 0)
 
 
-def sliding_group(block_size: int, window: int) -> CacheGroup:
+def sliding_group(block_size: int, window: int, layer: int = 1) -> CacheGroup:
     """A group whose layers read the last `window` tokens; at least 2, since a token's context reads the one before."""
     if window < 2:
         raise ValueError(f"the digest model's window is at least 2 tokens, not {window}")
-    return CacheGroup(GroupKind.SLIDING, (1,), block_size * _BYTES_PER_RECORD, window)
+    return CacheGroup(GroupKind.SLIDING, (layer,), block_size * _BYTES_PER_RECORD, window)
+
+
+def full_and_sliding(block_size: int, windows: Iterable[int]) -> CacheGeometry:
+    """A full group, and one for each window."""
+    sliding = [sliding_group(block_size, window, layer) for layer, window in enumerate(windows, start=1)]
+    return CacheGeometry((full_group(block_size), *sliding), block_size)
 
 
 def digest_model(
     *,
     block_size: int = 16,
     window: int | None = None,
+    geometry: CacheGeometry | None = None,
     vocab_size: int = 32_000,
     max_model_len: int = 8_192,
     eos_token_ids: tuple[int, ...] = (0,),
 ) -> ModelInfo:
-    """The digest model; with a `window` it has a sliding group beside the full one."""
-    full = full_group(block_size)
-    groups = (full,) if window is None else (full, sliding_group(block_size, window))
+    """The digest model: with a `geometry` of its own, or one of a full group and, with a `window`, a sliding one."""
+    if geometry is None:
+        geometry = full_and_sliding(block_size, () if window is None else (window,))
+    windows = [group.window for group in geometry.groups]
     kv_format = KvFormat(
         weights_digest=b"token-digest",
         adapter_digest=NO_ADAPTER,
-        attention=f"vocab_size={vocab_size} window={window}",
+        attention=f"vocab_size={vocab_size} windows={windows}",
         model_dtype="uint64",
         kv_dtype="uint64",
-        block_size=block_size,
+        block_size=geometry.block_size,
         layout_version=LAYOUT_VERSION,
     )
-    geometry = CacheGeometry(groups, block_size)
     return ModelInfo("token-digest", kv_format, geometry, vocab_size, max_model_len, eos_token_ids, "")
 
 
@@ -103,17 +110,20 @@ class DigestRunner:
         sleep: Callable[[float], object],
         num_host_blocks: int = 0,
         make_mover: MakeMover | None = None,
+        num_slots: tuple[int, ...] | None = None,
     ) -> None:
         """`sleep` is called once per step with its seconds, not with 0; `ManualClock.advance` fits.
 
         `make_mover` makes what moves blocks to `num_host_blocks` slots below and further; None: a device only.
+        `num_slots` per group; None: one for every block.
         """
         self._info = info
         self._num_blocks = num_blocks
         self._durations = durations
         self._sleep = sleep
-        shape = (num_blocks, info.geometry.block_size, RECORD_WIDTH)
-        self._pools = tuple(np.full(shape, POISON, dtype=np.uint64) for _ in info.geometry.groups)
+        self._num_slots = num_slots or (num_blocks,) * len(info.geometry.groups)
+        shapes = [(num, info.geometry.block_size, RECORD_WIDTH) for num in self._num_slots]
+        self._pools = tuple(np.full(shape, POISON, dtype=np.uint64) for shape in shapes)
         self.copier = self._make_copier(num_host_blocks)
         """Has the host pool; only to be looked at."""
         self._adapters: set[AdapterDigest] = set()
@@ -126,6 +136,10 @@ class DigestRunner:
     @property
     def num_blocks(self) -> int:
         return self._num_blocks
+
+    @property
+    def num_slots(self) -> tuple[int, ...]:
+        return self._num_slots
 
     @property
     def transfers(self) -> Transfers:
@@ -154,12 +168,12 @@ class DigestRunner:
             raise
 
     def _make_copier(self, num_host_blocks: int) -> ArrayCopier:
-        pools = [pool.view(np.uint8).reshape(self._num_blocks, -1) for pool in self._pools]
+        pools = [pool.view(np.uint8).reshape(len(pool), -1) for pool in self._pools]
         poison = np.full(self._info.geometry.bytes_per_block // 8, POISON, dtype=np.uint64).view(np.uint8)
         return ArrayCopier(pools, num_host_blocks, poison)
 
     def _run(self, plan: StepPlan) -> StepResult:
-        check_plan(plan, self._info.geometry, self._num_blocks, self._mover)
+        check_plan(plan, self._info.geometry, self._num_slots, self._mover)
         self._mover.move(plan.moves)
         for scrub in plan.scrubs:
             self._pools[scrub.group][scrub.slot] = POISON
@@ -189,6 +203,7 @@ class DigestRunner:
         block_size = self._info.geometry.block_size
         first_block = first // block_size
         slots = np.array(table[first_block:], dtype=np.intp)
+        assert slots.min() >= 0, "a slot is read that is absent"
         view = pool[slots].reshape(-1, RECORD_WIDTH)  # a copy: row of the view = position - first_block * block_size
         base = first_block * block_size
         before = view[first - base : row.start - base]

@@ -21,6 +21,7 @@ from cache_store.domain import AdapterDigest, Domain, DomainTag, FormatDigest, T
 from cache_store.errors import ComputationError, InvalidRequestError, StemcacheError, UnavailableError
 from cache_store.events import BlockEvent
 from cache_store.policies.choice import policy_maker
+from cache_store.pool_sizes import PoolSizes, StepLimits, window_sizes
 from cache_store.quota import QuotaTable
 from cache_store.registry import WorkerLoad
 from cache_store.scrubs import Dropped
@@ -69,7 +70,9 @@ class Engine:
         self._block_size = geometry.block_size
         sizes = TierSizes(runner.transfers.num_host_blocks, runner.transfers.num_disk_blocks)
         policy = policy_maker(config.eviction_policy)
-        self._pool = BlockPool(geometry, runner.num_blocks, clock, hasher, policy, sizes=sizes)
+        limits = StepLimits(config.num_max_sequences, config.num_step_tokens)
+        windows = window_sizes(geometry, PoolSizes(runner.num_blocks, runner.num_slots), limits)
+        self._pool = BlockPool(geometry, runner.num_blocks, clock, hasher, policy, sizes=sizes, windows=windows)
         self.pins = PinTable(self._pool, geometry.block_size, clock)
         """Prefixes that tenants keep from eviction."""
         self._prefill_rate = RateMeter()

@@ -50,7 +50,12 @@ class Runner(Protocol):
 
     @property
     def num_blocks(self) -> int:
-        """Blocks in each group's pool. Constant."""
+        """Blocks that it can tell apart. Constant."""
+        ...
+
+    @property
+    def num_slots(self) -> tuple[int, ...]:
+        """Slots in each group's pool: one for every block, or fewer in sliding groups. Constant."""
         ...
 
     @property

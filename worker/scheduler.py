@@ -154,6 +154,7 @@ class Scheduler:
         self._serve()
         self._service.settle(self._backlogged())
         hopeless = self._admission.end_step()
+        self._allocator.open_windows(self._step.chosen)
         entries = self._step.in_order()
         is_waiting = num_loading and not entries and not hopeless
         self._stuck_at = before if is_waiting and before == self._holds() else None  # nothing came free meanwhile
@@ -267,6 +268,7 @@ class Scheduler:
             self._expect(sequence, self._now_s)
             sequence.flight = find_flight(sequence, sequence.num_expected, queue.running, self._block_size)
             if sequence.flight is not None:
+                sequence.flight.leader.awaited.add(sequence.flight.num_blocks)
                 num_flown = sequence.flight.num_blocks * self._block_size
                 sequence.num_expected = min(num_flown, sequence.num_tokens - 1)
         return sequence.flight is not None

@@ -111,12 +111,16 @@ class Sequence:
 
     __slots__ = (
         "_tokens",
+        "awaited",
         "blocks",
         "cached_by_tier",
         "copy_from",
         "expected_at_s",
         "finish",
         "flight",
+        "has_moved",
+        "held_from",
+        "held_to",
         "id",
         "is_stopped",
         "last_token",
@@ -153,7 +157,14 @@ class Sequence:
         """Leading blocks that stand in the prefix tree."""
         self.blocks: list[Block] = []
         self.tables: tuple[tuple[int, ...], ...] = ((),) * num_groups
-        """Per group: the slots of `blocks`."""
+        """Per group: the slots of `blocks`; in window groups those that it holds, as of its last step."""
+        self.held_from = [0] * num_groups
+        self.held_to = [0] * num_groups
+        """Per window group: it holds the slots of the blocks from the one to the other."""
+        self.has_moved = False
+        """Whether its tables are not those of its holds any more."""
+        self.awaited: set[int] = set()
+        """Numbers of blocks up to which others wait for it."""
         self.reserved: list[Block] = []
         """Held for tokens that are still to come."""
         self.copy_from: PartialMatch | None = None
@@ -288,6 +299,7 @@ class Sequence:
         self.prefix = self.tokens(0, self.num_tokens)
         self.num_computed = self.num_committed = self.num_swap_ins = 0
         self.loaded.clear()
+        self.awaited.clear()
         assert self.is_at_rest, "it was released before"
 
     def add_blocks(self, blocks: tuple[Block, ...]) -> None:
@@ -300,6 +312,7 @@ class Sequence:
     def replace_block(self, index: int, block: Block) -> None:
         """Puts another block with equal contents in a block's place."""
         self.blocks[index] = block
+        self.has_moved = True
         self.tables = tuple(
             (*table[:index], block.slots[group], *table[index + 1 :]) for group, table in enumerate(self.tables)
         )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from cache_store.tokens import unpack
 from worker.sequence import Sequence
 from worker.step_plan import Row
@@ -17,6 +19,11 @@ class StepBuilder:
 
     def __contains__(self, sequence: Sequence) -> bool:
         return sequence in self._chosen
+
+    @property
+    def chosen(self) -> Iterable[tuple[Sequence, int]]:
+        """Sequences of the step, and how many tokens of each."""
+        return self._chosen.items()
 
     def remaining(self, sequence: Sequence) -> int:
         """Tokens of the sequence that the step does not compute yet."""

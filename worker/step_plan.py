@@ -42,7 +42,8 @@ class Row:
     start: int
     """Position of the first new token = tokens whose keys and values are readable before the step."""
     block_tables: tuple[tuple[int, ...], ...]
-    """Per group: the slot of each block from position 0 on, covering start + len(token_ids) tokens."""
+    """Per group: the slot of each block from position 0 on, covering start + len(token_ids) tokens. ABSENT in sliding
+    groups for blocks that none of the new tokens reads."""
     draws: tuple[Draw, ...]
     """Empty where the last new token is not the sequence's last; several for the samples of one prompt."""
     adapter: AdapterDigest = NO_ADAPTER
@@ -53,9 +54,9 @@ class Row:
         """Tokens readable after the step."""
         return self.start + len(self.token_ids)
 
-    def written_slots(self, block_size: int) -> tuple[int, ...]:
-        """Slots of the first group that get the new tokens."""
-        return self.block_tables[0][self.start // block_size : -(-self.kv_length // block_size)]
+    def written_slots(self, group: int, block_size: int) -> tuple[int, ...]:
+        """Slots of a group that get the new tokens."""
+        return self.block_tables[group][self.start // block_size : -(-self.kv_length // block_size)]
 
     @property
     def is_decode(self) -> bool:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator
-from collections.abc import Sequence as Items
 from dataclasses import dataclass, field
 from itertools import takewhile
 
@@ -81,32 +80,28 @@ class Swap:
             yield from swap_in.held
             yield from swap_in.blocks
 
-    def find(self, sequence: Sequence, blocks: Items[Block]) -> tuple[LowerBlock, ...]:
-        """What lower tiers hold of a sequence's prompt after the device's `blocks`, without its last token."""
-        owner = sequence.owner
-        return self._lower.find(owner.domain, blocks, sequence.prefix, sequence.num_tokens - 1)
+    def begin(self, sequence: Sequence, allocate: Callable[[int], tuple[Block, ...]]) -> bool:
+        """Brings back what lower tiers hold of the prompt of a sequence that could start, after what the device has.
 
-    def begin(
-        self, sequence: Sequence, blocks: tuple[Block, ...], allocate: Callable[[int], tuple[Block, ...]]
-    ) -> bool:
-        """Brings back what lower tiers hold of the prompt of a sequence that could start, after the device's `blocks`.
-
-        Takes over the caller's hold of `blocks`. False, and nothing has changed, where nothing is worth it.
+        False, and nothing has changed, where nothing is worth it.
         """
         if sequence.num_swap_ins >= MAX_SWAP_INS:
             return False
-        found = self.find(sequence, blocks)
+        held, found = self._pool.pin_loadable(sequence.owner.domain, sequence.prefix, sequence.num_tokens - 1)
         if not found:
             return False
         running = self._by_source.get(found[0])
         if running is not None:  # for another sequence: nothing is loaded twice
-            self._pool.release(blocks)
+            self._pool.release(held)
             sequence.wait_for(running.state, self._clock.monotonic_s())
             return True
         sources = self._worthwhile(sequence, found)
-        if sources:
-            self._begin(sequence, blocks, sources, allocate)
-        return bool(sources)
+        sources = sources[: self._pool.num_loadable(held, sources)]
+        if not sources or not self._pool.windows.lock_part(held, len(sources), sequence.owner.domain.tenant):
+            self._pool.release(held)
+            return False
+        self._begin(sequence, held, sources, allocate)
+        return True
 
     @property
     def has_loads(self) -> bool:
@@ -182,6 +177,7 @@ class Swap:
     ) -> None:
         self._lower.hold(sources)  # before there is room for them on the device, which others may have to leave
         blocks = allocate(len(sources))
+        self._pool.windows.reserve_part(blocks)
         state = SwapIn(len(held), tuple(source.tier for source in sources))
         first = len(held) * self._block_size
         tokens = part(sequence.prefix, first, first + len(blocks) * self._block_size)
@@ -205,6 +201,7 @@ class Swap:
         parent = swap_in.held[-1] if swap_in.held else None
         tokens = part(swap_in.tokens, 0, num_whole * self._block_size)
         standing = self._pool.commit(swap_in.domain, parent, blocks[:num_whole], tokens)
+        self._pool.windows.unlock((*swap_in.held, *standing, *blocks[num_whole:]))
         self._pool.release(blocks[num_whole:])
         self._pool.release((*swap_in.held, *standing))
         swap_in.state.end(num_whole, self._clock.monotonic_s())

@@ -45,6 +45,10 @@ class SlowerRunner:
         return self._inner.num_blocks
 
     @property
+    def num_slots(self) -> tuple[int, ...]:
+        return self._inner.num_slots
+
+    @property
     def transfers(self) -> Transfers:
         return self._inner.transfers
 

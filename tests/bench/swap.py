@@ -84,6 +84,10 @@ class ObservedRunner:
         return self._inner.num_blocks
 
     @property
+    def num_slots(self) -> tuple[int, ...]:
+        return self._inner.num_slots
+
+    @property
     def transfers(self) -> Transfers:
         return self._inner.transfers
 

@@ -120,7 +120,11 @@ class EngineMachine(RuleBasedStateMachine):
             num_host_blocks,
             self.mover if any(num_lower) else None,
         )
-        self.has_lower = any(num_lower)
+        self._begin(quotas, any(num_lower), hasher)
+
+    def _begin(self, quotas: QuotaTable, has_lower: bool, hasher: Hasher) -> None:
+        """What a machine has beside its bench and its mover."""
+        self.has_lower = has_lower
         self.bench.engine.set_quotas(quotas)
         self.mirror = BlockMirror() if hasher is xxh3_128 else None
         self.epochs = dict.fromkeys(TENANTS, 0)

@@ -12,6 +12,7 @@ from cache_store.clock import ManualClock
 from cache_store.digest import Hasher, xxh3_128
 from cache_store.domain import Domain
 from cache_store.errors import StemcacheError
+from cache_store.groups import CacheGeometry
 from cache_store.tokens import pack
 from cache_store.transfers import Transfers
 from cache_store.usage import CachedTokens
@@ -79,6 +80,10 @@ class RecordingRunner:
     @property
     def num_blocks(self) -> int:
         return self._inner.num_blocks
+
+    @property
+    def num_slots(self) -> tuple[int, ...]:
+        return self._inner.num_slots
 
     @property
     def num_computed(self) -> int:
@@ -156,12 +161,21 @@ class Bench:
         durations: Durations = INSTANT,
         num_host_blocks: int = 0,
         make_mover: MakeMover | None = None,
+        geometry: CacheGeometry | None = None,
+        num_slots: tuple[int, ...] | None = None,
     ) -> None:
         self.clock = ManualClock()
         info = digest_model(
-            block_size=block_size, window=window, vocab_size=vocab_size, max_model_len=max_model_len, eos_token_ids=()
+            block_size=block_size,
+            window=window,
+            geometry=geometry,
+            vocab_size=vocab_size,
+            max_model_len=max_model_len,
+            eos_token_ids=(),
         )
-        self.inner = DigestRunner(info, num_blocks, durations, self.clock.advance, num_host_blocks, make_mover)
+        self.inner = DigestRunner(
+            info, num_blocks, durations, self.clock.advance, num_host_blocks, make_mover, num_slots
+        )
         self.runner = RecordingRunner(self.inner)
         self.engine = Engine(self.runner, self.clock, config or EngineConfig(), hasher)
         self.answers: dict[RequestKey, Answer] = {}

@@ -43,7 +43,7 @@ class Driver:
         self.runner = runner
         self.block_size = runner.info.geometry.block_size
         shuffler = random.Random(seed)
-        self._free = [list(range(runner.num_blocks)) for _ in runner.info.geometry.groups]
+        self._free = [list(range(num)) for num in runner.num_slots]
         for free in self._free:
             shuffler.shuffle(free)
         self._next_id = 0
@@ -83,7 +83,7 @@ class Driver:
         rows = tuple(self._row(sequence, count, draws) for sequence, count in work)
         plan = StepPlan(rows, tuple(self._scrubs), tuple(self._copies), tuple(self._ended))
         self._scrubs, self._copies, self._ended = [], [], []
-        check_plan(plan, self.runner.info.geometry, self.runner.num_blocks)
+        check_plan(plan, self.runner.info.geometry, self.runner.num_slots)
         outcomes = self.runner.run(plan).outcomes
         drawing = 0
         for (sequence, _), row, outcome in zip(work, rows, outcomes, strict=True):

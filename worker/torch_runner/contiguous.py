@@ -78,6 +78,10 @@ class ContiguousRunner:
         return self._num_blocks
 
     @property
+    def num_slots(self) -> tuple[int, ...]:
+        return (self._num_blocks,) * len(self._model.groups)
+
+    @property
     def transfers(self) -> Transfers:
         return NoTransfers()
 

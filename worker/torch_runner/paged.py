@@ -54,11 +54,13 @@ class PagedRunner:
         num_host_blocks: int = 0,
         make_mover: MakeMover | None = None,
         make_graphs: MakeGraphs | None = None,
+        num_slots: tuple[int, ...] | None = None,
     ) -> None:
         """`fill` is what unwritten and scrubbed slots hold: NaN in tests, so that a read of one shows.
 
         `make_mover` makes what moves blocks to `num_host_blocks` slots below and further; None: a device only.
         `make_graphs` records steps of decoding rows over the pools; None: every step is launched as it comes.
+        `num_slots` per group, as `cache_store/pool_sizes.py` says; None: one for every block.
         """
         torch.set_num_threads(num_threads)
         self._model = model
@@ -66,8 +68,8 @@ class PagedRunner:
         self._adapters = AdapterSet(model.module)
         self._attention = attention
         self._observer = observer
-        num_slots = (num_blocks,) * len(model.groups)
-        self.pools = KvPools(model.groups, num_slots, block_size, model.kv_dtype, model.device, fill)
+        self._num_slots = num_slots or (num_blocks,) * len(model.groups)
+        self.pools = KvPools(model.groups, self._num_slots, block_size, model.kv_dtype, model.device, fill)
         self._num_blocks = num_blocks
         self.copier = make_copier(self.pools, num_host_blocks)
         """Has the host pool; only to be looked at."""
@@ -82,6 +84,10 @@ class PagedRunner:
     @property
     def num_blocks(self) -> int:
         return self._num_blocks
+
+    @property
+    def num_slots(self) -> tuple[int, ...]:
+        return self._num_slots
 
     @property
     def transfers(self) -> Transfers:

@@ -12,7 +12,7 @@ NUM_OFFERS = 10_000
 
 
 def _leaf(use: Use) -> Block:
-    block = Block((0,))
+    block = Block(0, (0,))
     block.parent = DomainRoot(make_domain())
     block.use = use
     return block

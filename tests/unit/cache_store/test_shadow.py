@@ -60,7 +60,7 @@ def hit(watch: Watch, number: int) -> None:
 
 
 def _block(number: int, use: Use | None) -> Block:
-    block = Block((0,))
+    block = Block(0, (0,))
     block.digest = number.to_bytes(16, "little")
     block.use = use
     return block
@@ -82,7 +82,7 @@ def scan(watch: Watch, numbers: Iterator[int], num_blocks: int) -> None:
 def test_a_small_pool_is_followed_as_a_whole_and_a_large_one_in_part() -> None:
     blocks = []
     for number in range(20_000):
-        block = Block((number,))
+        block = Block(number, (number,))
         block.digest = xxh3_128(number.to_bytes(4, "little"))
         blocks.append(block)
     assert len(Sample(1_500).of(blocks)) == len(blocks)
