@@ -1,4 +1,4 @@
-"""A window group's slot, and what always holds of all of them: checks of `cache_store/window_slots.py`, whose state it is."""
+"""A window group's slot, and what always holds of all of them (`cache_store/window_slots.py`, whose state they are)."""
 
 from __future__ import annotations
 

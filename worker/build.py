@@ -12,7 +12,7 @@ from cache_store.redis_registry import RedisRegistryWriter
 from cache_store.redis_session import REDIS_ERRORS, RedisSession
 from cache_store.redis_sweep import sweep_dead
 from worker.block_copier import BlockCopier
-from worker.build_tiers import build_tiers, num_blocks_of
+from worker.build_tiers import build_tiers, sizes_of
 from worker.config import RunnerKind, WorkerConfig
 from worker.digest_runner import DigestRunner, Durations, digest_model
 from worker.publisher import Stores
@@ -58,26 +58,26 @@ def _build_paged(config: WorkerConfig) -> Runner:
     model = load_model(
         config.model_folder, config.cache_dir, config.device, name=config.model_name, num_threads=threads
     )
-    block_bytes = model.geometry(BLOCK_SIZE).bytes_per_block
-    num_blocks = num_blocks_of(config.pool, block_bytes)
+    geometry = model.geometry(BLOCK_SIZE)
+    sizes = sizes_of(config, geometry)
     attention = choose_attention(config.attention_backend, model, config.torch_threads, config.cache_dir)
-    tiers = build_tiers(config, block_bytes)
+    tiers = build_tiers(config, geometry.bytes_per_block)
     return PagedRunner(
         model,
-        num_blocks,
+        sizes.num_blocks,
         attention,
         BLOCK_SIZE,
         num_threads=config.torch_threads,
         num_host_blocks=tiers.num_host_blocks,
         make_mover=tiers.make_mover,
         make_graphs=graphs_maker(attention, model.device, config.max_num_sequences),
+        num_slots=sizes.num_slots,
     )
 
 
 def _build_digest(config: WorkerConfig) -> Runner:
     model = replace(digest_model(), name=config.model_name)
-    block_bytes = model.geometry.bytes_per_block
-    num_blocks = num_blocks_of(config.pool, block_bytes)
+    num_blocks = sizes_of(config, model.geometry).num_blocks
     durations = Durations(
         config.digest_step_s, config.digest_token_s, config.digest_load_block_s, config.digest_disk_block_s
     )
@@ -85,5 +85,5 @@ def _build_digest(config: WorkerConfig) -> Runner:
     def slowed(copier: BlockCopier) -> BlockCopier:
         return SlowCopier(copier, durations.load_block_s, durations.disk_block_s, time.sleep)
 
-    tiers = build_tiers(config, block_bytes, slowed)
+    tiers = build_tiers(config, model.geometry.bytes_per_block, slowed)
     return DigestRunner(model, num_blocks, durations, time.sleep, tiers.num_host_blocks, tiers.make_mover)

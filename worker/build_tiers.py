@@ -1,4 +1,4 @@
-"""What a worker has below its device, made out of its configuration. Keeps nothing."""
+"""How large a worker's pools are and what it has below its device, out of its configuration. Keeps nothing."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from pathlib import Path
 from cache_store.block_files import BlockFiles
 from cache_store.clock import SystemClock
 from cache_store.errors import InvalidRequestError, PreconditionError
+from cache_store.groups import CacheGeometry
+from cache_store.pool_sizes import PoolSizes, StepLimits, pool_sizes, pool_sizes_within
 from worker.block_copier import BlockCopier
 from worker.config import KvBytes, PoolSize, WorkerConfig
 from worker.disk_folder import DiskFolder
@@ -49,17 +51,32 @@ def build_tiers(
     return TierParts(num_blocks_of(config.host_pool, block_bytes, "host_pool"), make)
 
 
+def sizes_of(config: WorkerConfig, geometry: CacheGeometry) -> PoolSizes:
+    """What the runner allocates. Raises InvalidRequestError where not even one block fits."""
+    limits = StepLimits(config.max_num_sequences, config.token_budget)
+    if not isinstance(config.pool, KvBytes):
+        return pool_sizes(geometry, config.pool.count, limits)
+    sizes = pool_sizes_within(geometry, config.pool.size_bytes, limits)
+    if sizes is None:
+        raise _no_block("pool", config.pool.size_bytes, geometry.bytes_per_block)
+    return sizes
+
+
 def num_blocks_of(pool: PoolSize, block_bytes: int, name: str = "pool") -> int:
-    """Blocks of a pool. Raises InvalidRequestError where not even one fits."""
+    """Blocks of a pool of whole blocks. Raises InvalidRequestError where not even one fits."""
     if not isinstance(pool, KvBytes):
         return pool.count
     if pool.size_bytes < block_bytes:
-        raise InvalidRequestError(
-            name,
-            f"{pool.size_bytes} bytes hold no block; one block of this model takes {block_bytes} bytes: take more with "
-            f"{_FLAGS[name]}",
-        )
+        raise _no_block(name, pool.size_bytes, block_bytes)
     return pool.size_bytes // block_bytes
+
+
+def _no_block(name: str, size_bytes: int, block_bytes: int) -> InvalidRequestError:
+    return InvalidRequestError(
+        name,
+        f"{size_bytes} bytes hold no block; one block of this model takes {block_bytes} bytes: take more with "
+        f"{_FLAGS[name]}",
+    )
 
 
 def _open_disk(config: WorkerConfig, num_blocks: int, block_bytes: int) -> DiskTier:
