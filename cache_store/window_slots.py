@@ -118,10 +118,6 @@ class WindowSlots:
 
     # for pins and loads
 
-    def max_locked(self, tenant: TenantId, part: float) -> int:
-        """Slots that a tenant may lock, where that is `part` of the cache's."""
-        return min(int(part * self.size.num_cached), self._ledger.limit(self._ledger.of(tenant)))
-
     def num_locked(self, tenant: TenantId) -> int:
         """Slots of the tenant that are locked."""
         return self._ledger.of(tenant).num_held
@@ -139,7 +135,7 @@ class WindowSlots:
         fresh = [number for number in numbers if not self._slots[number].num_locks]
         if fresh:
             tenant = blocks[0].tenant
-            if len(fresh) > self._available(tenant):
+            if not self.can_reserve(tenant, len(fresh)):
                 return False
             for number in fresh:
                 if not self._slots[number].ref_count:
@@ -150,8 +146,17 @@ class WindowSlots:
         return True
 
     def can_reserve(self, tenant: TenantId, num_slots: int) -> bool:
-        """Whether `reserve` has room."""
-        return num_slots <= self._available(tenant)
+        """Whether `reserve` has room: within the tenant's guarantee, or in what nobody is guaranteed.
+
+        What is locked cannot be taken back for whom it is guaranteed.
+        """
+        if not num_slots:
+            return True
+        account = self._ledger.of(tenant)
+        beyond = sum(max(0, each.num_held - each.minimum) for each in self._ledger.present)
+        free = self.size.num_cached - sum(self._ledger.guarantees().values()) - beyond
+        room = max(0, account.minimum - account.num_held) + max(0, free)
+        return num_slots <= min(room, num_available(account, self._ledger.present, self._num_places))
 
     def reserve(self, blocks: Sequence[Block]) -> None:
         """Locked slots for blocks that have none: something is on its way to them. There is room."""
@@ -339,9 +344,6 @@ class WindowSlots:
             self._ledger.leave(account)
             if account.is_closed:
                 self._orders.pop(tenant, None)
-
-    def _available(self, tenant: TenantId) -> int:
-        return num_available(self._ledger.of(tenant), self._ledger.present, self._num_places)
 
     def _make_room(self, account: Account, num_slots: int) -> int:
         """Frees places of the cache for a tenant; for how many of the slots there is one."""

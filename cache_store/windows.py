@@ -96,6 +96,13 @@ class Windows:
         """Keeps what is read from the end of `blocks` on. False, and nothing has changed, where there is no room."""
         return self.lock_part(blocks, 0, TenantId(""))
 
+    def may_lock(self, blocks: Sequence[Block], part: float) -> bool:
+        """Whether `lock` leaves a tenant with no more than that part of the cache's slots locked, in every group."""
+        return all(
+            each.num_locked(blocks[0].tenant) + each.num_unlocked(read) <= int(part * each.size.num_cached)
+            for each, read in self.read_at(blocks)
+        )
+
     def lock_part(self, blocks: Sequence[Block], num_more: int, tenant: TenantId) -> bool:
         """The same where `num_more` blocks of the tenant, which have no slots yet, follow and belong to it.
 

@@ -1,9 +1,10 @@
 """Pins: cached blocks that a tenant keeps from eviction for a time.
 
-A pin holds full blocks of the pool, so that nothing evicts them; a block in several pins of a tenant counts once
-against its limit. Pins are the last to give way: `yield_for` ends some where a request could not run otherwise. They
-are named inside a tenant: another tenant's pin is absent, and so are those of an epoch that has passed, which only wait
-for their end. What reuses pinned blocks is none of its business. Owned by the engine's thread.
+A pin holds full blocks of the pool, so that nothing evicts them, and in window groups it locks the slots that are read
+from its end on; a block in several pins of a tenant counts once against its limit. Pins are the last to give way:
+`yield_for` ends some where a request could not run otherwise. They are named inside a tenant: another tenant's pin is
+absent, and so are those of an epoch that has passed, which only wait for their end. What reuses pinned blocks is none
+of its business. Owned by the engine's thread.
 """
 
 from __future__ import annotations
@@ -114,6 +115,7 @@ class PinTable:
             return 0
         try:
             self._make_allowance(domain, match.blocks)
+            self._lock(domain, match.blocks)
         except LimitExceededError:
             self._pool.release(match.blocks)
             raise
@@ -221,6 +223,21 @@ class PinTable:
             retry_after_s,
         )
 
+    def _lock(self, domain: Domain, blocks: tuple[Block, ...]) -> None:
+        """Raises LimitExceededError where the tenant may not keep as many slots of window groups."""
+        part = self._pool.quotas.of(domain.tenant).max_pinned
+        if self._pool.windows.may_lock(blocks, part) and self._pool.windows.lock(blocks):
+            return
+        pins = self._pins.get(domain.tenant, {})
+        first_s = min((pin.expires_s for pin in pins.values()), default=math.inf)
+        raise LimitExceededError(
+            "pinned windows",
+            "the end of a pinned prompt keeps the last window of the model's sliding layers, and your tenant's part of "
+            "the slots for windows on a worker has no room for one more; "
+            + ("unpin others" if pins else "no prompt can be pinned with it"),
+            max(1.0, first_s - self._clock.monotonic_s()) if pins else HOPELESS_RETRY_S,
+        )
+
     def _exceeds(self, tenant: TenantId, blocks: tuple[Block, ...]) -> bool:
         holds: Collection[Block] = self._holds.get(tenant, ())
         num_new = sum(block not in holds for block in blocks)
@@ -245,6 +262,7 @@ class PinTable:
                 del holds[block]
         if not pins:
             del self._pins[tenant], self._holds[tenant]
+        self._pool.windows.unlock(pin.blocks)
         self._pool.release(pin.blocks)
 
     def _holds_alone(self, block: Block) -> bool:
