@@ -55,7 +55,7 @@ def probe_model(
 
 
 Compute = Callable[[LayerAttention, Tensor, Tensor], Tensor]
-"""Attention, token ids [tokens], positions [tokens]; gives the logits [tokens, vocabulary]."""
+"""Attention, token ids [tokens], positions [tokens]; gives logits [tokens, vocabulary], valid until its next call."""
 
 
 @torch.inference_mode()
@@ -94,7 +94,7 @@ def _in_steps(
         spans = list(zip(starts, stops, strict=True))
         tokens = torch.cat([part[start:stop] for part, (start, stop) in zip(sequences, spans, strict=True)])
         positions = torch.cat([torch.arange(*span, device=tokens.device) for span in spans])
-        logits = compute(recording, tokens, positions)
+        logits = compute(recording, tokens, positions).clone()
         for kept, part in zip(found, torch.split(logits, list(counts)), strict=True):
             kept.append(part)
         starts = stops

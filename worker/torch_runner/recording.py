@@ -19,10 +19,11 @@ from worker.torch_runner.latent_projection import LatentProjection
 class RecordingAttention:
     """Dense causal attention of independent sequences that notes how each layer calls it."""
 
-    def __init__(self) -> None:
-        self.calls: list[dict[int, list[LayerSpec]]] = []
+    def __init__(self, counts: tuple[int, ...] = ()) -> None:
+        """Of a first forward over so many tokens of each sequence; `begin` tells of more."""
+        self.calls: list[dict[int, list[LayerSpec]]] = [{}] if counts else []
         """Of each forward."""
-        self._counts: tuple[int, ...] = ()
+        self._counts = counts
         self._kept: dict[tuple[int, int], tuple[Tensor, Tensor]] = {}
 
     def begin(self, counts: tuple[int, ...]) -> None:
@@ -49,7 +50,7 @@ class RecordingAttention:
             if (layer, sequence) in self._kept:
                 older_keys, older_values = self._kept[layer, sequence]
                 keys, values = torch.cat((older_keys, keys), dim=1), torch.cat((older_values, values), dim=1)
-            self._kept[layer, sequence] = keys, values
+            self._kept[layer, sequence] = keys.clone(), values.clone()  # they may lie in buffers that are used again
             outputs.append(dense_attention(new_query, keys, values, scaling, window, softcap, sinks))
         return torch.cat(outputs)
 

@@ -16,7 +16,7 @@ from worker.torch_runner.forward import forward
 from worker.torch_runner.fused_forward import FusedForward
 from worker.torch_runner.hook import attention_context
 from worker.torch_runner.loader import LoadedModel
-from worker.torch_runner.probe import RecordingAttention
+from worker.torch_runner.recording import RecordingAttention
 
 pytestmark = needs_compiler
 TOLERANCE = 2e-5
