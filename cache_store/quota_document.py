@@ -1,7 +1,7 @@
-"""Quotas and fences as routers publish them to workers: a small head that is polled, and a body that it vouches for.
+"""Quotas, fences and adapters as routers publish them to workers: a small head that is polled, a body it vouches for.
 
 Both carry a version; the head carries a MAC under the cluster's key and the digest of its body. Whoever cannot make the
-MAC can neither change quotas and fences nor make some up, and an old document that is put back is older than what a
+MAC can neither change them nor make some up, and an old document that is put back is older than what a
 worker has (`is_newer`). Knows no Redis.
 """
 
@@ -13,7 +13,8 @@ import struct
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from cache_store.domain import TenantId
+from cache_store.adapters import Adapter
+from cache_store.domain import AdapterDigest, TenantId
 from cache_store.encoding import Field, decode, encode
 from cache_store.errors import CorruptDataError, InvalidRequestError, PreconditionError, VersionError
 from cache_store.fence import FenceTable
@@ -21,7 +22,7 @@ from cache_store.fence_document import FenceReader, write_fences
 from cache_store.quota import QuotaTable, TenantQuota, TierShare, check_sum
 from cache_store.tier_kind import TierKind
 
-QUOTA_VERSION = 2
+QUOTA_VERSION = 3
 _MAC_BYTES = 32
 _NUMBERS = struct.Struct("<dd")
 
@@ -51,6 +52,8 @@ class Published:
 
     quotas: QuotaTable
     fences: FenceTable
+    adapters: tuple[Adapter, ...] = ()
+    """Of all models."""
 
     def __post_init__(self) -> None:
         assert self.quotas.generation == self.fences.generation
@@ -68,7 +71,9 @@ def write_published(cluster_key: bytes, store_id: str, published: Published, pub
     """The document of `published`."""
     quotas = published.quotas
     entries = (_write_entry(tenant, quota) for tenant, quota in sorted(quotas.quotas.items()))
-    body = encode(QUOTA_VERSION, encode(*entries), write_fences(published.fences.fences.values()))
+    adapters = (encode(each.name, each.base, each.folder, bytes(each.digest)) for each in published.adapters)
+    fences = write_fences(published.fences.fences.values())
+    body = encode(QUOTA_VERSION, encode(*entries), fences, encode(*adapters))
     fields = encode(QUOTA_VERSION, store_id, quotas.generation, round(publish_unix_s * 1000), digest_of(body))
     return QuotaDocument(fields + _mac(cluster_key, fields), body)
 
@@ -92,9 +97,10 @@ def read_published(head: QuotaHead, body: bytes, fences: FenceReader) -> Publish
     if not hmac.compare_digest(digest_of(body), head.body_digest):
         raise CorruptDataError("the body of the quotas is not the one that their head names")
     match _versioned(body):
-        case (bytes(entries), bytes(records)):
+        case (bytes(entries), bytes(records), bytes(adapters)):
             quotas = QuotaTable(head.generation, MappingProxyType(_read_quotas(entries)))
-            return Published(quotas, FenceTable(head.generation, fences.read(records)))
+            table = FenceTable(head.generation, fences.read(records))
+            return Published(quotas, table, tuple(_read_adapter(each) for each in decode(adapters)))
     raise CorruptDataError("the body of the quotas has other fields than this build expects")
 
 
@@ -105,6 +111,13 @@ def _read_quotas(entries: bytes) -> dict[TenantId, TenantQuota]:
     except (InvalidRequestError, PreconditionError) as error:
         raise CorruptDataError(f"the quotas cannot be in force: {error}") from error
     return quotas
+
+
+def _read_adapter(entry: Field) -> Adapter:
+    match decode(entry) if isinstance(entry, bytes) else ():
+        case (str(name), str(base), str(folder), bytes(digest)):
+            return Adapter(name, base, folder, AdapterDigest(digest))
+    raise CorruptDataError("an adapter has other fields than this build expects")
 
 
 def _write_entry(tenant: TenantId, quota: TenantQuota) -> bytes:

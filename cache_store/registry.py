@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import NewType, Protocol
 
+from cache_store.adapters import AdapterReport
 from cache_store.domain import FormatDigest
 from cache_store.index import Incarnation
 from cache_store.usage import NO_PRESSURE, Pressure, TenantUse, TierLoad
@@ -13,7 +14,7 @@ from cache_store.usage import NO_PRESSURE, Pressure, TenantUse, TierLoad
 WorkerId = NewType("WorkerId", str)
 """Stable name of a worker, kept over restarts."""
 
-PROTOCOL_VERSION = 3
+PROTOCOL_VERSION = 4
 """Version of `stemcache.worker.v1` and of the records below."""
 
 MAX_TENANTS_TOLD = 64
@@ -69,6 +70,8 @@ class WorkerRecord:
     load: WorkerLoad
     quota_generation: int = 0
     """Generation of the control data whose quotas are in force there; 0: none yet, only defaults."""
+    adapters: tuple[AdapterReport, ...] = ()
+    """What became of those that it is to serve, at most MAX_ADAPTERS."""
 
 
 class Renewal(StrEnum):

@@ -6,7 +6,8 @@ import json
 import math
 from dataclasses import asdict, fields, replace
 
-from cache_store.domain import FormatDigest, TenantId
+from cache_store.adapters import MAX_ADAPTERS, AdapterReport
+from cache_store.domain import AdapterDigest, FormatDigest, TenantId
 from cache_store.errors import CorruptDataError
 from cache_store.index import Incarnation
 from cache_store.registry import MAX_TENANTS_TOLD, PROTOCOL_VERSION, WorkerId, WorkerLoad, WorkerRecord
@@ -21,9 +22,12 @@ MAX_TENANT_CHARS = 64
 
 
 def write_record(record: WorkerRecord) -> bytes:
-    """JSON text of `record`, with the use of at most MAX_TENANTS_TOLD tenants."""
+    """JSON text of `record`, with at most MAX_TENANTS_TOLD tenants and MAX_ADAPTERS adapters."""
     bounded = replace(record, load=replace(record.load, tenants=record.load.tenants[:MAX_TENANTS_TOLD]))
-    values = asdict(bounded) | {"kv_format": record.kv_format.hex()}
+    values = asdict(bounded) | {
+        "kv_format": record.kv_format.hex(),
+        "adapters": [_report_fields(each) for each in record.adapters[:MAX_ADAPTERS]],
+    }
     return json.dumps(values, separators=(",", ":")).encode()
 
 
@@ -148,6 +152,25 @@ def _read(values: _Fields) -> WorkerRecord:
             tiers=tuple(_read_tier(each) for each in load.objects("tiers", len(TierKind))),
         ),
         quota_generation=values.count("quota_generation"),
+        adapters=tuple(_read_report(each) for each in values.objects("adapters", MAX_ADAPTERS)),
+    )
+
+
+def _report_fields(report: AdapterReport) -> dict[str, str]:
+    return {
+        "name": report.name,
+        "digest": report.digest.hex(),
+        "kv_format": report.kv_format.hex(),
+        "error": report.error,
+    }
+
+
+def _read_report(values: _Fields) -> AdapterReport:
+    return AdapterReport(
+        name=_shown(values.text("name"), "the name of an adapter"),
+        digest=AdapterDigest(bytes.fromhex(values.text("digest"))),
+        kv_format=FormatDigest(bytes.fromhex(values.text("kv_format"))),
+        error=_shown(values.text("error"), "the error of an adapter"),
     )
 
 
@@ -168,6 +191,13 @@ def _read_tier(values: _Fields) -> TierLoad:
         raise CorruptDataError("a tier is of a kind that this build does not know") from error
     load = TierLoad(tier, *(values.count(name) for name in counts))
     return replace(load, load_block_s=values.rate(seconds))
+
+
+def _shown(text: str, what: str) -> str:
+    """Shown to operators as it is."""
+    if not text.isprintable():
+        raise CorruptDataError(f"{what} is no plain text")
+    return text
 
 
 def _tenant(text: str) -> TenantId:

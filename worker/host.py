@@ -17,6 +17,7 @@ import structlog
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
 
+from cache_store.adapters import MAX_ADAPTERS
 from cache_store.clock import Clock
 from cache_store.errors import PreconditionError
 from cache_store.events import BlockEvent
@@ -25,6 +26,7 @@ from cache_store.index import Incarnation
 from cache_store.quota import QuotaTable
 from cache_store.registry import PROTOCOL_VERSION, WorkerRecord
 from cache_store.tokens import TOKEN_BYTES
+from worker.adapter_loads import AdapterLoads
 from worker.config import WorkerConfig
 from worker.engine import Engine
 from worker.engine_config import EngineConfig
@@ -72,11 +74,21 @@ class WorkerHost:
         self._incarnation = Incarnation(secrets.token_hex(16))
         self._address = ""
         self._thread = EngineThread(Engine(runner, parts.clock, engine_config(config)), self._offer, parts.clock)
-        self._servicer = WorkerServicer(self._thread, self._model, self._incarnation, config.cluster_key, parts.clock)
+        self._adapters = AdapterLoads(
+            self._thread, runner.prepare_adapter, self._model, config.model_name, self._renew_soon
+        )
+        self._servicer = WorkerServicer(
+            self._thread, self._model, self._incarnation, config.cluster_key, parts.clock, self._adapters
+        )
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=_server_options(self._model))
         self._quotas = QuotaWatch(
-            stores.quotas, config.cluster_key, self._set_quotas, self._set_fences, self._servicer.purges.note_read
+            stores.quotas,
+            config.cluster_key,
+            self._set_quotas,
+            self._set_fences,
+            self._adapters.want,
+            self._servicer.purges.note_read,
         )
         self._transfers = runner.transfers
         self._transfers.notify(self._thread.wake)
@@ -149,6 +161,7 @@ class WorkerHost:
             draining=self._servicer.draining,
             load=self._thread.load,
             quota_generation=self._quotas.generation,
+            adapters=self._adapters.reports()[:MAX_ADAPTERS],
         )
 
     async def drain(self, deadline_s: float) -> None:
@@ -177,6 +190,9 @@ class WorkerHost:
 
     async def _set_fences(self, fences: FenceTable) -> None:
         await self._servicer.purges.take(fences)
+
+    def _renew_soon(self) -> None:
+        self._publisher.renew_soon()
 
     def _offer(self, events: Sequence[BlockEvent]) -> None:
         self._publisher.offer(events)
@@ -214,6 +230,7 @@ class WorkerHost:
             asyncio.create_task(self._thread.wait_ended(), name="engine-ended"),
             asyncio.create_task(self._watch_steps(), name="watch-steps"),
             asyncio.create_task(self._quotas.run(), name="quota-watch"),
+            asyncio.create_task(self._adapters.run(), name="adapters"),
         )
         try:
             await asyncio.wait((publishing, *watched), return_when=asyncio.FIRST_COMPLETED)

@@ -18,7 +18,7 @@ from typing import NewType
 
 from cache_store.block_pool import BlockPool
 from cache_store.clock import Clock
-from cache_store.domain import Domain, TenantId
+from cache_store.domain import Domain, ScopeName, TenantId
 from cache_store.errors import AlreadyExistsError, LimitExceededError
 from cache_store.prefix_tree import Block
 from cache_store.tokens import PackedTokens, count
@@ -53,6 +53,8 @@ class PinInfo:
     name: str
     num_blocks: int
     expires_unix_s: float
+    model: ScopeName
+    """Through which it was pinned."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -247,7 +249,7 @@ class PinTable:
     def _add(self, request: PinRequest, blocks: tuple[Block, ...]) -> None:
         tenant = request.domain.tenant
         expires_s = self._clock.monotonic_s() + request.expires_unix_s - self._clock.unix_s()
-        info = PinInfo(request.pin_id, request.name, len(blocks), request.expires_unix_s)
+        info = PinInfo(request.pin_id, request.name, len(blocks), request.expires_unix_s, request.domain.model)
         self._pins.setdefault(tenant, {})[request.pin_id] = _Pin(info, request.domain, blocks, expires_s)
         self._holds.setdefault(tenant, Counter()).update(blocks)
         self._next_end_s = min(self._next_end_s, expires_s)

@@ -1,4 +1,4 @@
-"""Follows the quotas and fences that routers publish and hands them to the engine.
+"""Follows the quotas, fences and adapters that routers publish and hands them on.
 
 Reads the small head twice a second and the body when the head names another one. What does not carry the cluster's MAC,
 is of another version or is not newer than what is in force (`QuotaHead.is_newer`) changes nothing: a guarantee is not
@@ -14,6 +14,7 @@ from typing import Protocol
 
 import structlog
 
+from cache_store.adapters import Adapter
 from cache_store.errors import CorruptDataError, StemcacheError, VersionError
 from cache_store.fence import FenceTable
 from cache_store.fence_document import FenceReader
@@ -48,10 +49,12 @@ class QuotaWatch:
         cluster_key: bytes,
         set_quotas: Callable[[QuotaTable], Awaitable[None]],
         set_fences: Callable[[FenceTable], Awaitable[None]],
+        want_adapters: Callable[[tuple[Adapter, ...]], None],
         note_read: Callable[[], None],
         poll_s: float = RENEW_S,
     ) -> None:
-        """The setters return when it is in force; they may raise a StemcacheError or TimeoutError.
+        """The setters return when it is in force; they may raise a StemcacheError or TimeoutError. Adapters only begin
+        to be loaded.
 
         `note_read` is called whenever what is published has been read and is what is in force.
         """
@@ -59,6 +62,7 @@ class QuotaWatch:
         self._cluster_key = cluster_key
         self._set_quotas = set_quotas
         self._set_fences = set_fences
+        self._want_adapters = want_adapters
         self._note_read = note_read
         self._poll_s = poll_s
         self._reader = FenceReader()
@@ -135,6 +139,7 @@ class QuotaWatch:
         published = await asyncio.to_thread(read_published, head, body, self._reader)  # thousands of tenants take long
         await self._set_fences(published.fences)
         await self._set_quotas(published.quotas)
+        self._want_adapters(published.adapters)
         _log.info("quotas_in_force", generation=head.generation, num_tenants=len(published.fences.fences))
         self._note_in_force(head)
 

@@ -28,7 +28,14 @@ from worker.outbox import Outbox, OutboxItem, SampleTokens
 from worker.requests import CacheMode, EngineRequest, Finish, Finished, RequestKey, Started
 from worker.rpc_cache import PrefixCalls, PrefixEngine, by_tier
 from worker.rpc_purge import PurgeCalls, PurgingEngine
-from worker.rpc_request import RoutedMessage, check_format, check_protocol, check_protocol_version, to_engine
+from worker.rpc_request import (
+    AdapterFormats,
+    RoutedMessage,
+    adapter_of,
+    check_protocol,
+    check_protocol_version,
+    to_engine,
+)
 from worker.runner import ModelInfo
 from worker.statuses import to_status
 
@@ -66,6 +73,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         incarnation: Incarnation,
         cluster_key: bytes,
         clock: Clock,
+        formats: AdapterFormats,
         write_timeout_s: float = WRITE_TIMEOUT_S,
     ) -> None:
         self._thread = thread
@@ -73,6 +81,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self.purges = PurgeCalls(thread, incarnation, cluster_key, clock)
         """Up to where tenants' caches are purged."""
         self._model = model
+        self._formats = formats
         self._incarnation = incarnation
         self._cluster_key = cluster_key
         self._clock = clock
@@ -186,14 +195,15 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         claims = self._claims(message)
         self._require_open()
         self._next_key += 1
-        request = to_engine(message, claims, RequestKey(self._next_key), self._model)
+        adapter = adapter_of(claims, self._model, self._formats)
+        request = to_engine(message, claims, RequestKey(self._next_key), self._model, adapter)
         return request if self.purges.admits(claims) else replace(request, cache_mode=CacheMode.PURGED)
 
     def _claims(self, message: RoutedMessage) -> RequestClaims:
         """Checks in the order in which a sender can be believed: its version, its token, then what it says."""
         check_protocol(message)
         claims = verify(self._cluster_key, message.request_token, self._incarnation, self._clock.unix_s())
-        check_format(claims, self._model)
+        adapter_of(claims, self._model, self._formats)
         return claims
 
     def _require_open(self) -> None:

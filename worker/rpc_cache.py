@@ -93,6 +93,7 @@ class PrefixCalls:
                     display_name=pin.name,
                     block_count=pin.num_blocks,
                     expire_time=_timestamp(pin.expires_unix_s),
+                    model_scope=pin.model,
                 )
                 for pin in pins
             ]

@@ -12,6 +12,7 @@ from typing import Protocol
 from stemcache.v1 import inference_pb2
 from stemcache.worker.v1 import worker_pb2
 
+from cache_store.domain import NO_ADAPTER, AdapterDigest, FormatDigest
 from cache_store.errors import InvalidRequestError, PreconditionError, VersionError
 from cache_store.registry import PROTOCOL_VERSION
 from cache_store.request_token import RequestClaims
@@ -34,6 +35,14 @@ _CACHE_MODES = {
     inference_pb2.CachePolicy.MODE_READ_ONLY: CacheMode.READ_ONLY,
     inference_pb2.CachePolicy.MODE_BYPASS: CacheMode.BYPASS,
 }
+
+
+class AdapterFormats(Protocol):
+    """Knows which KV formats are those of adapters."""
+
+    def adapter_of(self, kv_format: FormatDigest) -> AdapterDigest | None:
+        """None for a format of no adapter. Raises UnavailableError for one that was let go of."""
+        ...
 
 
 class RoutedMessage(Protocol):
@@ -61,14 +70,22 @@ def check_protocol_version(version: int) -> None:
         raise VersionError("the worker protocol of this request", version, PROTOCOL_VERSION)
 
 
-def check_format(claims: RequestClaims, model: ModelInfo) -> None:
-    """Raises PreconditionError where the request's domain is of another KV format than this worker's."""
-    served = model.kv_format.digest()
-    if claims.domain.kv_format != served:
+def adapter_of(claims: RequestClaims, model: ModelInfo, formats: AdapterFormats) -> AdapterDigest:
+    """The adapter whose KV format the request's domain is of; none for the model's own.
+
+    Raises PreconditionError for a format that this worker never served, UnavailableError for that of an adapter which
+    it has let go of: its router will know that soon.
+    """
+    asked, served = claims.domain.kv_format, model.kv_format.digest()
+    if asked == served:
+        return NO_ADAPTER
+    adapter = formats.adapter_of(asked)
+    if adapter is None:
         raise PreconditionError(
-            f"the request is for KV format {claims.domain.kv_format.hex()}, this worker serves {model.name!r} with KV "
-            f"format {served.hex()}; weights, attention, dtype, block size or layout differ, so route it elsewhere"
+            f"the request is for KV format {asked.hex()}, this worker serves {model.name!r} with KV format "
+            f"{served.hex()}; weights, adapter, attention, dtype, block size or layout differ, so route it elsewhere"
         )
+    return adapter
 
 
 def packed_prompt(prompt: bytes) -> PackedTokens:
@@ -79,7 +96,11 @@ def packed_prompt(prompt: bytes) -> PackedTokens:
 
 
 def to_engine(
-    message: worker_pb2.ExecuteRequest, claims: RequestClaims, key: RequestKey, model: ModelInfo
+    message: worker_pb2.ExecuteRequest,
+    claims: RequestClaims,
+    key: RequestKey,
+    model: ModelInfo,
+    adapter: AdapterDigest = NO_ADAPTER,
 ) -> EngineRequest:
     """The request as the engine takes it. Raises InvalidRequestError, which names the field.
 
@@ -95,6 +116,7 @@ def to_engine(
         session=_session(message, claims),
         session_end=message.session_end,
         ttl_s=_ttl_s(message),
+        adapter=adapter,
     )
 
 

@@ -19,6 +19,7 @@ from services.cli.output import bytes_text
 from services.cli.sizes import size_bytes
 from services.client import AdminClient
 from services.client.admin_results import ClusterStatus
+from services.cluster.adapter_options import parse_adapter
 from services.cluster.memory import MIB
 from services.cluster.stop_signals import StopSignals
 from services.cluster.tier_room import LowerTierOptions
@@ -38,6 +39,13 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     add_system_flags(parser)
     parser.add_argument("--ray-address", default="", metavar="HOST:PORT", help="use a running Ray cluster")
     parser.add_argument("--model-name", default="", metavar="NAME", help="name that clients call the model by")
+    parser.add_argument(
+        "--adapter",
+        action="append",
+        default=[],
+        metavar="NAME[@TENANT,...]=FOLDER",
+        help="load a LoRA adapter (PEFT folder) under a name, for all tenants or for those named; may be repeated",
+    )
     parser.add_argument("--kv-mib", type=_positive, metavar="MIB", help="KV cache per worker (default: by free memory)")
     parser.add_argument(
         "--host-cache",
@@ -109,6 +117,7 @@ def run(args: argparse.Namespace) -> int:
         port=args.port,
         admin_port=args.admin_port,
         kv_bytes=args.kv_mib * MIB if args.kv_mib else None,
+        adapters=tuple(map(parse_adapter, args.adapter)),
         tiers=LowerTierOptions(args.host_cache, args.disk_cache, args.disk_folder),
         torch_threads=args.torch_threads,
         eviction_policy=PolicyKind(args.eviction_policy),

@@ -1,5 +1,6 @@
 """Typed Python client of the tenants' and the operator's API. Knows the proto contract, no router and no worker."""
 
+from services.client.adapter_results import LoadedAdapter, WorkerAdapter
 from services.client.admin_client import AdminClient
 from services.client.admin_requests import TenantTerms
 from services.client.async_cache import AsyncTenantCache
@@ -79,6 +80,7 @@ __all__ = [
     "GenerationFinished",
     "GenerationRequest",
     "GenerationStarted",
+    "LoadedAdapter",
     "ModelCard",
     "Pin",
     "Prompt",
@@ -98,4 +100,5 @@ __all__ = [
     "Tokenized",
     "Tokens",
     "Usage",
+    "WorkerAdapter",
 ]

@@ -11,9 +11,10 @@ from typing import Self
 
 import grpc
 from stemcache.admin.v1 import admin_pb2 as pb
-from stemcache.admin.v1.admin_pb2_grpc import ClusterServiceStub, TenantAdminServiceStub
+from stemcache.admin.v1.admin_pb2_grpc import AdapterServiceStub, ClusterServiceStub, TenantAdminServiceStub
 
 from services.client import admin_messages as messages
+from services.client.adapter_results import LoadedAdapter, adapter_of
 from services.client.admin_requests import USUAL_TERMS, TenantTerms
 from services.client.admin_results import (
     ApiKey,
@@ -29,6 +30,9 @@ from services.client.channel import CALL_TIMEOUT_S, channel_options, credential_
 from services.client.errors import api_errors
 from services.client.purge_scope import PurgeScope, fill_scope
 
+LOAD_TIMEOUT_S = 120.0
+"""Workers read an adapter and say so before the router answers."""
+
 
 class AdminClient:
     """Calls `address` (host:port of the admin port) as the operator. Every method raises ApiError."""
@@ -39,6 +43,7 @@ class AdminClient:
         self._channel = grpc.insecure_channel(address, options=channel_options())
         self._tenants = TenantAdminServiceStub(self._channel)
         self._cluster = ClusterServiceStub(self._channel)
+        self._adapters = AdapterServiceStub(self._channel)
 
     def __enter__(self) -> Self:
         return self
@@ -145,3 +150,30 @@ class AdminClient:
         with api_errors():
             response = self._cluster.GetRequestRecord(request, timeout=self._timeout_s, metadata=self._metadata)
         return messages.record_of(response)
+
+    def load_adapter(
+        self, name: str, folder: str, base_model: str = "", tenants: tuple[str, ...] = ()
+    ) -> LoadedAdapter:
+        """Loads a LoRA adapter on all workers of its model, in place of another one of its name.
+
+        `base_model` is empty where one model is served; `tenants` are those that may call it, none: everybody.
+        """
+        request = pb.LoadAdapterRequest(name=name, folder=folder, base_model=base_model, tenants=tenants)
+        with api_errors():
+            response = self._adapters.LoadAdapter(request, timeout=LOAD_TIMEOUT_S, metadata=self._metadata)
+        return adapter_of(response.adapter)
+
+    def unload_adapter(self, name: str) -> tuple[str, ...]:
+        """Forgets an adapter and what was cached of it; workers that have not said yet that they did."""
+        request = pb.UnloadAdapterRequest(name=name)
+        with api_errors():
+            response = self._adapters.UnloadAdapter(request, timeout=self._timeout_s, metadata=self._metadata)
+        return tuple(response.pending_workers)
+
+    def list_adapters(self) -> tuple[LoadedAdapter, ...]:
+        """All adapters that are loaded, by name, with what workers say of each."""
+        with api_errors():
+            response = self._adapters.ListAdapters(
+                pb.ListAdaptersRequest(), timeout=self._timeout_s, metadata=self._metadata
+            )
+        return tuple(adapter_of(each) for each in response.adapters)

@@ -23,6 +23,7 @@ _RETRIED: tuple[dict[str, str], ...] = (
     {"service": "stemcache.v1.CacheService", "method": "ListPins"},
     {"service": "stemcache.v1.CacheService", "method": "PurgeCache"},
     {"service": "stemcache.admin.v1.ClusterService"},
+    {"service": "stemcache.admin.v1.AdapterService", "method": "ListAdapters"},
     {"service": "stemcache.admin.v1.TenantAdminService", "method": "ListTenants"},
     {"service": "stemcache.admin.v1.TenantAdminService", "method": "ListApiKeys"},
     {"service": "stemcache.admin.v1.TenantAdminService", "method": "ExportTenants"},

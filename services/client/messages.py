@@ -149,6 +149,7 @@ def model_of(message: pb.Model) -> ModelCard:
         max_model_len=message.max_model_len,
         kv_bytes_per_token=message.kv_bytes_per_token,
         vocab_size=message.vocab_size,
+        base_model=message.base_model,
     )
 
 

@@ -156,3 +156,5 @@ class ModelCard:
     max_model_len: int
     kv_bytes_per_token: int
     vocab_size: int
+    base_model: str = ""
+    """Of an adapter: the model that it adapts."""

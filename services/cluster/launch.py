@@ -20,6 +20,7 @@ from cache_store.errors import InvalidRequestError, PreconditionError, Unavailab
 from cache_store.policies.choice import PolicyKind
 from cache_store.registry import WorkerId
 from services.client import AdminClient
+from services.cluster.adapter_options import AdapterOption, check_adapters, load_adapters
 from services.cluster.checks import check_port
 from services.cluster.data_folder import DataFolder
 from services.cluster.findings import Level
@@ -93,6 +94,8 @@ class LaunchOptions:
     tiers: LowerTierOptions = NO_LOWER_TIERS
     eviction_policy: PolicyKind = PolicyKind.CLASS
     torch_threads: int = 1
+    adapters: tuple[AdapterOption, ...] = ()
+    """Loaded beside those that were loaded before and never unloaded."""
     device: Device = Device.AUTO
     attention_backend: AttentionKind = AttentionKind.AUTO
 
@@ -184,6 +187,8 @@ def running_system(options: LaunchOptions, stop: StopSignals, report: Report) ->
         stack.callback(lambda: supervisor.stop(lambda change: report(_line(change))))
         _complete(supervisor, stop, report)
         _await_view(admin_listen, admin_token, len(workers), stop)
+        with AdminClient(admin_listen, admin_token) as client:
+            load_adapters(client, model.name, options.adapters, report)
         state = UpState(STATE_VERSION, os.getpid(), listen, admin_listen, model.name, time.time())
         write_state(options.folder, state)
         stack.callback(remove_state, options.folder)
@@ -222,6 +227,7 @@ def _check_options(options: LaunchOptions) -> None:
     if options.runner is RunnerKind.DIGEST and options.model:
         raise PreconditionError("the digest runner has no model; leave out --model")
     check_combination(options.tiers)
+    check_adapters(options.adapters)
 
 
 def _addresses(options: LaunchOptions) -> tuple[str, str]:

@@ -25,8 +25,10 @@ from cache_store.redis_quotas import RedisQuotas
 from cache_store.redis_registry import RedisRegistryReader
 from cache_store.redis_replica import ReplicaIndexReader, ReplicaStats
 from cache_store.redis_session import RedisSession
+from services.admin.adapter_servicer import AdapterServicer
 from services.admin.cluster_servicer import ClusterServicer
 from services.admin.tenant_servicer import TenantServicer
+from services.router.adapter_control import AdapterControl
 from services.router.auth import MAX_OPEN_CALLS, Gate
 from services.router.cache_servicer import CacheServicer
 from services.router.cluster_limits import ClusterLimits
@@ -206,7 +208,8 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     questioner = Questioner(pool, cluster_key(master), clock)
     publisher = QuotaPublisher(RedisQuotas(control_session), directory, cluster_key(master), clock)
     notices = PurgeNotices(view, pool, cluster_key(master))
-    purges = Purges(store, sync, directory, publisher, notices, planner.model_named, clock)
+    purges = Purges(store, sync, directory, publisher, notices, planner.models.named, clock)
+    adapters = AdapterControl(store, sync, publisher, view, planner.models, clock)
     prefixes = Prefixes(planner, view, questioner, clock)
     cache = CacheServicer(directory, generations, prefixes, purges, PurgeRate(clock))
     health = Health(limits.write_s)
@@ -226,6 +229,7 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
         admin=admin_server(
             TenantServicer(store, sync, purges),
             ClusterServicer(directory, view, table, records),
+            AdapterServicer(directory, adapters),
             _admin_token(settings),
         ),
     )

@@ -126,7 +126,7 @@ class Dispatcher:
     ) -> RouteChoice | None:
         """None where nobody is left to try again on. `kv_format` None: any."""
         request = RouteRequest(
-            model=job.plan.model,
+            model=job.plan.model.name,
             prompt_tokens=count(job.plan.prompt) + carried.num_done,
             max_tokens=job.plan.max_tokens - carried.num_done,
             num_samples=job.spec.sampling.n,
@@ -135,7 +135,8 @@ class Dispatcher:
             affinity=job.plan.affinity,
         )
         formats = job.plan.domains if kv_format is None else (kv_format,)
-        views = [view for view in self._view.snapshot() if view.record.kv_format in formats]
+        served = job.plan.model.views(self._view.snapshot())
+        views = [view for view in served if view.record.kv_format in formats]
         try:
             choice = choose(views, job.plan.matched_tokens, request, self._rng)
         except (UnavailableError, InvalidRequestError):
@@ -149,7 +150,7 @@ class Dispatcher:
         return choice
 
     def _carried(self, job: Job) -> Carried:
-        tokenizer = self._tokenizers.get(job.plan.model)
+        tokenizer = self._tokenizers.get(job.plan.model.base)
         tail = unpack(job.plan.prompt[-PROMPT_TAIL_TOKENS * TOKEN_BYTES :])
         sampling = job.spec.sampling
         answer = Answer(sampling.n, tokenizer.decode if tokenizer else None, tail, sampling.stop)

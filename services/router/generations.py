@@ -82,7 +82,7 @@ class Generations:
         Raises InvalidRequestError, AlreadyExistsError, LimitExceededError, UnavailableError.
         """
         spec = generation_spec(request)
-        spec = replace(spec, model=self._planner.model_named(spec.model))
+        spec = replace(spec, model=self._planner.models.named(tenant.id, spec.model).name)
         if self._is_draining:
             raise UnavailableError("this router is draining; ask another one", DRAIN_RETRY_AFTER_S)
         call = Call(tenant.id, spec.request_id, _fingerprint(request))

@@ -15,6 +15,7 @@ from cache_store.tokens import TOKEN_BYTES, count, part
 from cache_store.usage import CachedTokens
 from services.router import generation as g
 from services.router.block_counts import BlockCounts
+from services.router.served_models import ServedModel
 
 MAX_PARTIAL_BYTES = 4_000
 """Details of a status travel as metadata, of which clients take 8 KiB, by a third larger than they are."""
@@ -158,18 +159,16 @@ def response(
     )
 
 
-def models(workers: Iterable[WorkerRecord]) -> list[pb.Model]:
-    """The models of `workers`, by name; of several workers of one model the first tells its geometry."""
-    by_name: dict[str, WorkerRecord] = {}
-    for worker in workers:
-        by_name.setdefault(worker.model, worker)
+def models(served: Iterable[tuple[ServedModel, WorkerRecord]]) -> list[pb.Model]:
+    """What is served, each with a worker that tells its geometry."""
     return [
         pb.Model(
-            name=name,
+            name=model.name,
             block_size=worker.block_size,
             max_model_len=worker.max_model_len,
             kv_bytes_per_token=worker.kv_bytes_per_token,
             vocab_size=worker.vocab_size,
+            base_model="" if model.base == model.name else model.base,
         )
-        for name, worker in sorted(by_name.items())
+        for model, worker in served
     ]

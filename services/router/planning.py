@@ -7,15 +7,15 @@ index answered last time.
 from __future__ import annotations
 
 import secrets
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from cache_store.digest import chain
 from cache_store.domain import Domain, FormatDigest
-from cache_store.errors import InvalidRequestError, NotFoundError, UnavailableError
+from cache_store.errors import InvalidRequestError
 from cache_store.index import Incarnation, IndexReader, IndexUnavailableError
 from cache_store.quota import PoolPart
-from cache_store.registry import RENEW_S, WorkerRecord
+from cache_store.registry import WorkerRecord
 from cache_store.tokens import PackedTokens, count
 from services.router.generation import CacheMode, GenerationSpec
 from services.router.outage import Outage
@@ -23,6 +23,7 @@ from services.router.pool_parts import PoolParts
 from services.router.registry_view import RegistryView
 from services.router.rendezvous import Affinity, affinity
 from services.router.room import answer_room
+from services.router.served_models import ServedModel, ServedModels
 from services.router.speculations import Speculations
 from services.router.tokenizers import Tokenizers
 from services.router.validation import check_vocabulary
@@ -38,7 +39,7 @@ _SEED_BITS = 64
 class Plan:
     """A request that is ready to be routed."""
 
-    model: str
+    model: ServedModel
     prompt: PackedTokens
     max_tokens: int
     seed: int
@@ -85,56 +86,30 @@ class Planner:
         self._view = view
         self._index = index
         self._speculations = speculations
+        self.models = ServedModels(directory, view, tokenizers.models)
+        """What tenants can call."""
         self._parts = PoolParts(directory)
         self._outage = Outage("index")
-
-    def model_named(self, name: str) -> str:
-        """The model that a request means.
-
-        Raises NotFoundError for one that nobody serves, InvalidRequestError where none is named and several are served,
-        UnavailableError where nothing is known yet.
-        """
-        known = sorted({*self._view.models(), *self._tokenizers.models})
-        if not known:
-            raise UnavailableError("no worker is ready yet", RENEW_S)
-        if not name and len(known) == 1:
-            return known[0]
-        if not name:
-            raise InvalidRequestError("model", f"name one of the models that are served: {', '.join(known)}")
-        if name not in known:
-            raise NotFoundError(f"model {name[:64]!r} is not served here; served are: {', '.join(known)}")
-        return name
-
-    def workers_of(self, model: str) -> tuple[WorkerRecord, ...]:
-        """Workers of a model. Raises UnavailableError where there are none now."""
-        records = tuple(view.record for view in self._view.snapshot() if view.record.model == model)
-        if not records:
-            raise UnavailableError(f"no worker serves model {model!r} now", RENEW_S)
-        return records
 
     def latest(self, tenant: Tenant) -> KnownTenant:
         """The tenant, to derive domains by."""
         return self._directory.latest(tenant)
 
-    def workers(self) -> tuple[WorkerRecord, ...]:
-        """All workers, by worker id."""
-        return self._view.records()
-
     async def plan(self, tenant: Tenant, spec: GenerationSpec) -> Plan:
         """Raises InvalidRequestError, NotFoundError, UnavailableError."""
-        model = self.model_named(spec.model)
-        workers = self.workers_of(model)
-        if spec.sampling.stop and self._tokenizers.get(model) is None:
+        model = self.models.named(tenant.id, spec.model)
+        workers = self.models.workers_of(model)
+        if spec.sampling.stop and self._tokenizers.get(model.base) is None:
             raise InvalidRequestError(
                 "sampling_params.stop",
-                f"model {model!r} has no tokenizer here, so no text to stop at; use stop_token_ids",
+                f"model {model.name!r} has no tokenizer here, so no text to stop at; use stop_token_ids",
             )
-        prompt = await self._tokenizers.encode(model, spec.prompt)
+        prompt = await self._tokenizers.encode(model.base, spec.prompt)
         _check_tokens(spec, prompt, workers)
         is_stale = self._directory.is_stale
         cache_mode = CacheMode.BYPASS if is_stale else spec.cache_mode
         known = self.latest(tenant)
-        domains = _domains(known, spec.partition, model, workers)
+        domains = _domains(known, spec.partition, model.name, _formats(workers))
         found = _NOTHING if cache_mode is CacheMode.BYPASS else await self._lookup(domains, prompt, workers)
         part = self._parts.of(tenant.id)
         return Plan(
@@ -153,14 +128,19 @@ class Planner:
         )
 
     def renewed(self, plan: Plan, tenant: Tenant, spec: GenerationSpec) -> Plan:
-        """The plan by what is known now: it may have waited, and what was purged meanwhile is not asked for."""
+        """The plan by what is known now: it may have waited, and what was purged meanwhile is not asked for.
+
+        So is an adapter that was replaced. Raises NotFoundError for one that was unloaded, UnavailableError.
+        """
         known = self.latest(tenant)
+        model = self.models.named(tenant.id, plan.model.name)
         if self._directory.is_stale:
             plan = replace(plan, cache_mode=CacheMode.BYPASS, degraded=True)
-        if known.tenant.fence == plan.known.tenant.fence:
+        if known.tenant.fence == plan.known.tenant.fence and model == plan.model:
             return replace(plan, known=known)
-        domains = {each: known.domain(spec.partition, plan.model, each) for each in plan.domains}
-        return replace(plan, known=known, domains=domains, chains={}, matched_tokens={})
+        formats = plan.domains.keys() if model == plan.model else _formats(self.models.workers_of(model))
+        domains = _domains(known, spec.partition, model.name, formats)
+        return replace(plan, model=model, known=known, domains=domains, chains={}, matched_tokens={})
 
     async def _lookup(
         self, domains: Mapping[FormatDigest, Domain], prompt: PackedTokens, workers: Sequence[WorkerRecord]
@@ -198,10 +178,14 @@ def _check_tokens(spec: GenerationSpec, prompt: PackedTokens, workers: Sequence[
         )
 
 
+def _formats(workers: Sequence[WorkerRecord]) -> set[FormatDigest]:
+    return {worker.kv_format for worker in workers}
+
+
 def _domains(
-    known: KnownTenant, partition: str, model: str, workers: Sequence[WorkerRecord]
+    known: KnownTenant, partition: str, model: str, formats: Iterable[FormatDigest]
 ) -> Mapping[FormatDigest, Domain]:
-    return {each: known.domain(partition, model, each) for each in {worker.kv_format for worker in workers}}
+    return {each: known.domain(partition, model, each) for each in formats}
 
 
 def _affinity(tenant: Tenant, spec: GenerationSpec, prompt: PackedTokens) -> Affinity:

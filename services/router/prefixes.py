@@ -17,7 +17,7 @@ import structlog
 from stemcache.worker.v1 import worker_pb2
 
 from cache_store.clock import Clock
-from cache_store.domain import Domain
+from cache_store.domain import Domain, ScopeName
 from cache_store.errors import DeadlineError, InvalidRequestError, PreconditionError, UnavailableError, WorkerLostError
 from cache_store.index import Incarnation
 from cache_store.registry import PROTOCOL_VERSION, RENEW_S, WorkerRecord
@@ -101,7 +101,7 @@ class Prefixes:
         if plan.cache_mode is CacheMode.BYPASS:
             raise UnavailableError("the control data is too old to pin anything by; try again", RENEW_S)
         holders = await self._holders(plan, timeout_s)
-        pin = PinRecord(f"pin-{uuid.uuid4().hex}", name, plan.model, 0, 0, self._clock.unix_s() + ttl_s, 0)
+        pin = PinRecord(f"pin-{uuid.uuid4().hex}", name, plan.model.name, 0, 0, self._clock.unix_s() + ttl_s, 0)
         answers = await self._ask(holders, plan, _pin_question(pin, plan), timeout_s)
         longest = max((num_blocks for _, num_blocks in answers.given), default=0)
         if not longest:
@@ -126,18 +126,18 @@ class Prefixes:
         answers = await self._ask_everybody(tenant, _list_question, timeout_s)
         _raise_errors(answers, "its pins are not known")
         merged: dict[str, PinRecord] = {}
+        names = self._planner.models.scopes(self._planner.latest(tenant).tenant)
         for worker, response in answers.given:
             for each in response.pins:
                 ends_s = each.expire_time.ToNanoseconds() / 1e9
-                known = merged.get(each.pin_id) or PinRecord(
-                    each.pin_id, each.display_name, worker.model, 0, 0, ends_s, 0
-                )
+                model = names.get(ScopeName(each.model_scope), worker.model)
+                known = merged.get(each.pin_id) or PinRecord(each.pin_id, each.display_name, model, 0, 0, ends_s, 0)
                 merged[each.pin_id] = _on_worker(known, worker, each.block_count)
         return tuple(sorted(merged.values(), key=lambda pin: (pin.expires_unix_s, pin.pin_id)))
 
     async def _plan(self, tenant: Tenant, spec: GenerationSpec) -> Plan:
         plan = await self._planner.plan(tenant, spec)
-        longest = max(worker.max_model_len for worker in self._planner.workers_of(plan.model))
+        longest = max(worker.max_model_len for worker in self._planner.models.workers_of(plan.model))
         if count(plan.prompt) > longest:
             raise InvalidRequestError(
                 "prompt", f"the prompt has {count(plan.prompt)} tokens; the model reads at most {longest}"
@@ -146,7 +146,7 @@ class Prefixes:
 
     def _open_workers(self, plan: Plan) -> list[WorkerView]:
         """Workers that requests of the plan could go to."""
-        views = (view for view in self._view.snapshot() if view.record.model == plan.model)
+        views = plan.model.views(self._view.snapshot())
         return [view for view in views if view.record.kv_format in plan.domains and not view.record.draining]
 
     async def _holders(self, plan: Plan, timeout_s: float | None) -> list[WorkerRecord]:

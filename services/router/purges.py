@@ -80,10 +80,12 @@ class Purges:
         directory: TenantDirectory,
         publisher: QuotaPublisher,
         notices: PurgeNotices,
-        model_named: Callable[[str], str],
+        model_named: Callable[[TenantId, str], object],
         clock: Clock,
     ) -> None:
-        """`model_named` raises NotFoundError for a model that nobody serves: a slip must not look like a purge."""
+        """`model_named` raises NotFoundError for a model that does not exist for the tenant: a slip must not look like
+        a purge.
+        """
         self._store = store
         self._sync = sync
         self._directory = directory
@@ -95,7 +97,7 @@ class Purges:
     async def purge(self, tenant: TenantId, scope: PurgeScope) -> PurgeReceipt:
         """Forgets a scope of a tenant's cache. Raises NotFoundError for a model that nobody serves."""
         if isinstance(scope, ModelScope):
-            self._model_named(scope.model)
+            self._model_named(tenant, scope.model)
         done = await self._write(lambda: self._store.purge(tenant, scope))
         return await self._spread(tenant, done.value.fence, done.state)
 

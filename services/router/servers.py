@@ -8,6 +8,7 @@ from grpc_reflection.v1alpha import reflection
 from stemcache.admin.v1 import admin_pb2, admin_pb2_grpc
 from stemcache.v1 import cache_pb2_grpc, inference_pb2_grpc
 
+from services.admin.adapter_servicer import AdapterServicer
 from services.admin.auth import AdminAuthInterceptor
 from services.admin.cluster_servicer import ClusterServicer
 from services.admin.tenant_servicer import TenantServicer
@@ -22,7 +23,8 @@ _CALLS_IN_REFUSAL = 1_024
 """Calls beyond what may run: on their way to a refusal, and those of health and reflection."""
 
 _ADMIN_SERVICES: tuple[str, ...] = tuple(
-    admin_pb2.DESCRIPTOR.services_by_name[name].full_name for name in ("TenantAdminService", "ClusterService")
+    admin_pb2.DESCRIPTOR.services_by_name[name].full_name
+    for name in ("TenantAdminService", "ClusterService", "AdapterService")
 )
 
 
@@ -46,11 +48,14 @@ def public_server(
     return server
 
 
-def admin_server(tenants: TenantServicer, cluster: ClusterServicer, admin_token: str) -> grpc.aio.Server:
-    """The operator's port: tenants, cluster, health, reflection; all of it behind the admin token."""
+def admin_server(
+    tenants: TenantServicer, cluster: ClusterServicer, adapters: AdapterServicer, admin_token: str
+) -> grpc.aio.Server:
+    """The operator's port: tenants, cluster, adapters, health, reflection; all of it behind the admin token."""
     server = grpc.aio.server(interceptors=[AdminAuthInterceptor(admin_token)], options=_options(_ADMIN_MESSAGE_BYTES))
     admin_pb2_grpc.add_TenantAdminServiceServicer_to_server(tenants, server)
     admin_pb2_grpc.add_ClusterServiceServicer_to_server(cluster, server)
+    admin_pb2_grpc.add_AdapterServiceServicer_to_server(adapters, server)
     health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
     reflection.enable_server_reflection((*_ADMIN_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     return server

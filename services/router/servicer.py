@@ -78,9 +78,9 @@ class InferenceServicer(InferenceServiceServicer):
     @for_tenant
     async def Tokenize(self, tenant: Tenant, request: pb.TokenizeRequest, context: Context) -> pb.TokenizeResponse:
         prompt = prompt_of(request.prompt)
-        model = self._planner.model_named(request.model)
-        worker = self._planner.workers_of(model)[0]
-        tokens = await self._tokenizers.encode(model, prompt)
+        model = self._planner.models.named(tenant.id, request.model)
+        worker = self._planner.models.workers_of(model)[0]
+        tokens = await self._tokenizers.encode(model.base, prompt)
         check_vocabulary("prompt.token_ids", tokens, worker.vocab_size)
         blocks = count(tokens) // worker.block_size
         return pb.TokenizeResponse(token_ids=messages.token_ids(tokens), block_count=blocks)
@@ -90,15 +90,15 @@ class InferenceServicer(InferenceServiceServicer):
         self, tenant: Tenant, request: pb.DetokenizeRequest, context: Context
     ) -> pb.DetokenizeResponse:
         tokens = packed_tokens("token_ids", request.token_ids)
-        model = self._planner.model_named(request.model)
-        check_vocabulary("token_ids", tokens, self._planner.workers_of(model)[0].vocab_size)
-        return pb.DetokenizeResponse(text=await self._tokenizers.decode_all(model, unpack(tokens)))
+        model = self._planner.models.named(tenant.id, request.model)
+        check_vocabulary("token_ids", tokens, self._planner.models.workers_of(model)[0].vocab_size)
+        return pb.DetokenizeResponse(text=await self._tokenizers.decode_all(model.base, unpack(tokens)))
 
     @for_tenant
     async def ListModels(
         self, tenant: Tenant, request: pb.ListModelsRequest, context: Context
     ) -> pb.ListModelsResponse:
-        return pb.ListModelsResponse(models=messages.models(self._planner.workers()))
+        return pb.ListModelsResponse(models=messages.models(self._planner.models.listed(tenant.id)))
 
     async def _write(self, context: Context, message: pb.GenerateStreamResponse) -> None:
         try:

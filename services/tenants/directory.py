@@ -13,6 +13,7 @@ from cache_store.clock import Clock
 from cache_store.domain import Domain, FormatDigest, TenantId
 from cache_store.errors import UnauthenticatedError, UnavailableError
 from cache_store.fence import derive_fenced_domain
+from services.tenants.adapter import LoadedAdapter
 from services.tenants.api_key import matches, parse
 from services.tenants.model import ApiKey, KeyId, Tenant
 from services.tenants.state import EMPTY_STATE, ControlState
@@ -75,6 +76,11 @@ class TenantDirectory:
     def tenant_by_id(self, tenant_id: TenantId) -> Tenant | None:
         """None where it does not live."""
         return self._view.state.table.tenants.get(tenant_id)
+
+    def adapters_of(self, tenant: TenantId) -> tuple[LoadedAdapter, ...]:
+        """Those that exist for the tenant, by name."""
+        adapters = self._view.state.table.adapters
+        return tuple(adapters[name] for name in sorted(adapters) if adapters[name].is_visible_to(tenant))
 
     def latest(self, tenant: Tenant) -> KnownTenant:
         """The tenant as it is now: its cache may have been purged since a call began. One that was deleted stays as it

@@ -60,6 +60,15 @@ class Fields:
         except (binascii.Error, ValueError) as error:
             raise CorruptDataError(f"{self.what}: field {name!r} is no base64") from error
 
+    def texts_or_none(self, name: str) -> list[str] | None:
+        """A list of strings, or null."""
+        value = self._get(name)
+        if value is None:
+            return None
+        if not isinstance(value, list) or not all(isinstance(each, str) for each in value):
+            raise self._fault(name, "a list of strings", value)
+        return value
+
     def fields(self, name: str) -> Fields:
         """An object inside."""
         value = self._get(name)

@@ -1,4 +1,4 @@
-"""Publishes the quotas that are in force and the fences of all tenants, so that workers learn them.
+"""Publishes the quotas that are in force, the fences of all tenants and the adapters, so that workers learn them.
 
 It does so whenever what stands there is missing, older than what this router knows, or has not been refreshed for a
 while. Every router does it, and one of them is enough. A router whose control data is stale leaves it to the others.
@@ -17,6 +17,7 @@ from cache_store.clock import Clock
 from cache_store.errors import CorruptDataError, UnavailableError, VersionError
 from cache_store.fence import FenceTable
 from cache_store.quota_document import QUOTA_VERSION, Published, QuotaDocument, read_head, write_published
+from services.tenants.adapter import published as adapters_of
 from services.tenants.directory import TenantDirectory
 from services.tenants.guarantees import quotas_in_force, shortfalls
 from services.tenants.state import ControlState
@@ -81,7 +82,7 @@ class QuotaPublisher:
         _log.debug("quotas_published", generation=state.generation)
 
     def _document(self, state: ControlState, store_id: str) -> QuotaDocument:
-        published = Published(quotas_in_force(state), fences_of(state))
+        published = Published(quotas_in_force(state), fences_of(state), adapters_of(state.table.adapters.values()))
         return write_published(self._cluster_key, store_id, published, self._clock.unix_s())
 
     def _is_due(self, raw: bytes, generation: int, store_id: str) -> bool:

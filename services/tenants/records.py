@@ -1,4 +1,4 @@
-"""How a control table is written down: one named JSON object per tenant, key and deleted tenant.
+"""How a control table is written down: one named JSON object per tenant, key, deleted tenant and adapter.
 
 The same records stand in the fields of the Redis hash, in snapshots and in exported documents. Secrets are wrapped
 here, and only here.
@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from cache_store.domain import Epoch, TenantId
 from cache_store.errors import CorruptDataError
+from services.tenants.adapter import LoadedAdapter, adapter_fields, adapter_from
 from services.tenants.fields import Fields, JsonObject, to_base64
 from services.tenants.mark_record import mark_fields, marks_of
 from services.tenants.master_key import MasterKey
@@ -18,7 +19,7 @@ from services.tenants.model import ApiKey, KeyId, Tenant
 from services.tenants.quota_record import terms_fields, with_terms_of
 from services.tenants.table import ControlTable, table_of
 
-Entry = Tenant | ApiKey | None
+Entry = Tenant | ApiKey | LoadedAdapter | None
 """None stands for a deleted tenant."""
 
 _SCHEMA_OF_QUOTAS = 2
@@ -27,7 +28,7 @@ _SCHEMA_OF_QUOTAS = 2
 _SCHEMA_OF_MARKS = 3
 """The first one in which parts of a tenant's cache were purged."""
 
-_TENANT, _KEY, _DELETED = "tenant:", "key:", "deleted:"
+_TENANT, _KEY, _DELETED, _ADAPTER = "tenant:", "key:", "deleted:", "adapter:"
 
 
 def entries(table: ControlTable) -> dict[str, Entry]:
@@ -35,6 +36,7 @@ def entries(table: ControlTable) -> dict[str, Entry]:
     result: dict[str, Entry] = {_TENANT + tenant.id: tenant for tenant in table.tenants.values()}
     result.update({_KEY + key.key_id: key for key in table.keys.values()})
     result.update({_DELETED + tenant_id: None for tenant_id in table.deleted})
+    result.update({_ADAPTER + adapter.name: adapter for adapter in table.adapters.values()})
     return result
 
 
@@ -59,6 +61,8 @@ def seal(entry: Entry, master: MasterKey) -> JsonObject:
                 "create_unix_s": entry.create_unix_s,
                 "revoked": entry.revoked,
             }
+        case LoadedAdapter():
+            return adapter_fields(entry)
         case None:
             return {}
 
@@ -71,6 +75,8 @@ def unseal(name: str, fields: Fields, master: MasterKey, schema: int) -> Entry:
         return _key(KeyId(name.removeprefix(_KEY)), fields)
     if name.startswith(_DELETED):
         return None
+    if name.startswith(_ADAPTER):
+        return adapter_from(name.removeprefix(_ADAPTER), fields)
     raise CorruptDataError(f"{fields.what} is of a kind that this schema does not know")
 
 
@@ -80,6 +86,7 @@ def table_from(found: Mapping[str, Entry], what: str) -> ControlTable:
         (entry for entry in found.values() if isinstance(entry, Tenant)),
         (entry for entry in found.values() if isinstance(entry, ApiKey)),
         (TenantId(name.removeprefix(_DELETED)) for name, entry in found.items() if entry is None),
+        (entry for entry in found.values() if isinstance(entry, LoadedAdapter)),
     )
     fault = table.fault()
     if fault is not None:

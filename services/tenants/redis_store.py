@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Generic, TypeVar
 
 from redis.asyncio import Redis
@@ -31,6 +31,7 @@ from cache_store.errors import (
 )
 from cache_store.quota import check_sum, guaranteed
 from cache_store.tier_kind import TierKind
+from services.tenants.adapter import LoadedAdapter, with_loaded, with_unloaded
 from services.tenants.api_key import NewApiKey, new_api_key
 from services.tenants.document import DocumentKind, Sealer, read_document, write_document
 from services.tenants.fields import parse_object, to_json
@@ -176,6 +177,16 @@ class ControlStore:
         now_s = self._clock.unix_s()
         after = (await self._change(lambda table: set_quota(table, tenant_name, change, now_s))).after
         return Committed(after.table.tenant_by_name(tenant_name), after)
+
+    async def load_adapter(self, adapter: LoadedAdapter) -> Change:
+        """Puts an adapter in place of another one of its name. Raises PreconditionError where there are too many."""
+        adapter = replace(adapter, change_unix_s=self._clock.unix_s())
+        return await self._change(lambda table: replace(table, adapters=with_loaded(table.adapters, adapter)))
+
+    async def unload_adapter(self, name: str) -> Change:
+        """Takes an adapter away. Raises NotFoundError."""
+        now_s = self._clock.unix_s()
+        return await self._change(lambda table: replace(table, adapters=with_unloaded(table.adapters, name, now_s)))
 
     async def restore(self, known: ControlState) -> Change:
         """What was stored, and what is after everything in `known` that it lacked was put back.

@@ -13,12 +13,12 @@ from services.tenants.fields import Fields, JsonObject, parse_object, to_json
 from services.tenants.master_key import MasterKey
 from services.tenants.table import ControlTable
 
-CONTROL_SCHEMA = 3
+CONTROL_SCHEMA = 4
 """Version of the records in Redis, in snapshots and in exported documents."""
 
-READABLE_SCHEMAS = (1, 2, CONTROL_SCHEMA)
+READABLE_SCHEMAS = (1, 2, 3, CONTROL_SCHEMA)
 """Schemas that are read. In the first one tenants had no quotas, they get the usual ones; up to the second nothing but
-everything was purged. The next write makes the store one of this schema."""
+everything was purged; up to the third there were no adapters. The next write makes the store one of this schema."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from cache_store.domain import SECRET_BYTES, Epoch, TenantId
 from cache_store.errors import AlreadyExistsError, NotFoundError, PreconditionError
 from cache_store.fence import joined_marks
 from cache_store.quota import DEFAULT_QUOTA, check_raise
+from services.tenants.adapter import Adapters, LoadedAdapter, joined
 from services.tenants.model import MAX_LIVE_KEYS, ApiKey, KeyId, Tenant
 from services.tenants.purge import Purge, purged, rotated
 from services.tenants.quota_change import QuotaChange, changed_limits, changed_quota, quota_order
@@ -24,11 +25,12 @@ from services.tenants.quota_change import QuotaChange, changed_limits, changed_q
 
 @dataclass(frozen=True)
 class ControlTable:
-    """All tenants, all keys, and the ids of tenants that were deleted."""
+    """All tenants, all keys, the ids of tenants that were deleted, and adapters."""
 
     tenants: Mapping[TenantId, Tenant] = field(default_factory=lambda: MappingProxyType({}))
     keys: Mapping[KeyId, ApiKey] = field(default_factory=lambda: MappingProxyType({}))
     deleted: frozenset[TenantId] = frozenset()
+    adapters: Adapters = field(default_factory=lambda: MappingProxyType({}))
 
     def tenant_by_name(self, name: str) -> Tenant:
         """The living tenant of that name. Raises NotFoundError."""
@@ -67,14 +69,21 @@ class ControlTable:
         assert fault is None, fault
         assert all(tenant_id == tenant.id for tenant_id, tenant in self.tenants.items())
         assert all(key_id == key.key_id for key_id, key in self.keys.items())
+        assert all(name == adapter.name for name, adapter in self.adapters.items())
 
 
-def table_of(tenants: Iterable[Tenant], keys: Iterable[ApiKey], deleted: Iterable[TenantId]) -> ControlTable:
+def table_of(
+    tenants: Iterable[Tenant],
+    keys: Iterable[ApiKey],
+    deleted: Iterable[TenantId],
+    adapters: Iterable[LoadedAdapter] = (),
+) -> ControlTable:
     """A table of these records."""
     return ControlTable(
         MappingProxyType({tenant.id: tenant for tenant in tenants}),
         MappingProxyType({key.key_id: key for key in keys}),
         frozenset(deleted),
+        MappingProxyType({adapter.name: adapter for adapter in adapters}),
     )
 
 
@@ -92,7 +101,7 @@ def delete_tenant(table: ControlTable, name: str) -> ControlTable:
     gone = table.tenant_by_name(name).id
     tenants = (tenant for tenant in table.tenants.values() if tenant.id != gone)
     keys = (key for key in table.keys.values() if key.tenant != gone)
-    return table_of(tenants, keys, table.deleted | {gone})
+    return table_of(tenants, keys, table.deleted | {gone}, table.adapters.values())
 
 
 def rotate_epoch(table: ControlTable, name: str, epoch: Epoch, now_unix_s: float) -> ControlTable:
@@ -148,7 +157,8 @@ def join(a: ControlTable, b: ControlTable) -> ControlTable:
     ids = (a.tenants.keys() | b.tenants.keys()) - deleted
     tenants = _with_unique_names(_join_tenant(a.tenants.get(i), b.tenants.get(i)) for i in ids)
     keys = [_join_key(a.keys.get(i), b.keys.get(i)) for i in a.keys.keys() | b.keys.keys()]
-    return table_of(tenants, (key for key in keys if key.tenant in ids), deleted)
+    adapters = joined(a.adapters, b.adapters)
+    return table_of(tenants, (key for key in keys if key.tenant in ids), deleted, adapters.values())
 
 
 def name_conflicts(a: ControlTable, b: ControlTable) -> list[str]:

@@ -149,7 +149,7 @@ async def make_old(redis: Redis, schema: int) -> None:
         await redis.hset(CONTROL_KEY, name.decode(), old_record(text, schema))
 
 
-@pytest.mark.parametrize("schema", [1, 2])
+@pytest.mark.parametrize("schema", [1, 2, 3])
 async def test_a_store_of_an_earlier_build_is_read_and_becomes_new_with_a_write(
     store: ControlStore, redis: Redis, schema: int
 ) -> None:
@@ -170,7 +170,7 @@ async def test_a_store_of_an_earlier_build_is_read_and_becomes_new_with_a_write(
     assert again.head.schema == CONTROL_SCHEMA
 
 
-@pytest.mark.parametrize("schema", [1, 2])
+@pytest.mark.parametrize("schema", [1, 2, 3])
 async def test_routers_poll_a_store_of_an_earlier_build_without_writing(
     redis: Redis, tmp_path: Path, schema: int
 ) -> None:

@@ -9,6 +9,7 @@ import pytest
 from redis.asyncio import Redis
 
 from cache_store.clock import ManualClock
+from cache_store.domain import AdapterDigest
 from cache_store.errors import (
     AlreadyExistsError,
     CorruptDataError,
@@ -18,6 +19,7 @@ from cache_store.errors import (
     UnavailableError,
     VersionError,
 )
+from services.tenants.adapter import LoadedAdapter
 from services.tenants.api_key import matches, parse
 from services.tenants.model import KeyId
 from services.tenants.redis_store import CONTROL_KEY, ControlStore, Imported
@@ -205,9 +207,9 @@ async def test_a_document_of_another_master_key_changes_nothing(store: ControlSt
     [
         (b'"name":"acme"', b'"name":"acne"', InvalidRequestError),
         (b'"revoked":true', b'"revoked":false', InvalidRequestError),
-        (b'"schema":3,"store_id"', b'"schema":4,"store_id"', InvalidRequestError),
-        (b'"schema":3}', b'"schema":4}', VersionError),
-        (b'"schema":3}', b'"schema":2}', InvalidRequestError),
+        (b'"schema":4,"store_id"', b'"schema":5,"store_id"', InvalidRequestError),
+        (b'"schema":4}', b'"schema":5}', VersionError),
+        (b'"schema":4}', b'"schema":3}', InvalidRequestError),
         (b"{", b"[", InvalidRequestError),
     ],
 )
@@ -289,3 +291,19 @@ async def test_a_user_without_rights_is_told_so(redis_server: RedisServer) -> No
     with pytest.raises(PreconditionError, match="permission"):
         await ControlStore(client, MASTER, ManualClock()).read()
     await client.aclose()
+
+
+async def test_adapters_survive_in_the_store_and_in_a_document(store: ControlStore) -> None:
+    mine = LoadedAdapter("mine", "m", "/mine", AdapterDigest(b"d" * 32), None, 0, 0.0)
+    change = await store.load_adapter(mine)
+    loaded = change.after.table.adapters["mine"]
+    assert (loaded.digest, loaded.number) == (mine.digest, 1)
+    assert (await store.read()).table == change.after.table
+    assert (await store.load_adapter(mine)).after is not None
+    assert (await store.read()).generation == change.after.generation, "the same content is no change"
+    document = await store.export_document()
+    await store.unload_adapter("mine")
+    await store.import_document(document)
+    assert not (await store.read()).table.adapters["mine"].is_loaded, "what was unloaded stays so"
+    with pytest.raises(NotFoundError):
+        await store.unload_adapter("mine")

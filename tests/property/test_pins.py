@@ -116,7 +116,7 @@ class PinMachine(RuleBasedStateMachine):
             assert self._refused(request) == "limit"
             return
         assert self.table.pin(request) == len(found)
-        info = PinInfo(pin_id, f"of {pin_id}", len(found), request.expires_unix_s)
+        info = PinInfo(pin_id, f"of {pin_id}", len(found), request.expires_unix_s, request.domain.model)
         self.pins[tenant, pin_id] = ModelPin(info, domain, found)
 
     @rule(domain=domains, pin_id=ids)

@@ -46,7 +46,7 @@ class Publication(RuleBasedStateMachine):
         self.copies: list[QuotaDocument] = []
         self.in_force = QuotaTable(0, {})
         self.fences = NO_FENCES
-        self.watch = QuotaWatch(self.published, KEY, self.take, self.take_fences, lambda: None)
+        self.watch = QuotaWatch(self.published, KEY, self.take, self.take_fences, lambda _: None, lambda: None)
         self.latest: dict[str, int] = {}
         """Generation in force last, by store."""
         for router in range(2):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from itertools import count
 
@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cache_store.domain import Epoch, TenantId
+from cache_store.domain import AdapterDigest, Epoch, TenantId
 from cache_store.errors import (
     AlreadyExistsError,
     CorruptDataError,
@@ -20,6 +20,7 @@ from cache_store.errors import (
 )
 from cache_store.quota import check_sum
 from cache_store.tier_kind import TierKind
+from services.tenants.adapter import LoadedAdapter, with_loaded, with_unloaded
 from services.tenants.api_key import matches, new_api_key, parse
 from services.tenants.directory import KnownTenant
 from services.tenants.document import DocumentKind, Sealer, read_document, write_document
@@ -45,6 +46,7 @@ from tests.support.control import MASTER
 from tests.support.domains import FORMAT
 
 KINDS = ("add", "delete", "rotate", "key", "revoke", "quota", "limit", "partition", "model", "everything")
+KINDS += ("load", "unload")
 SCOPES = ("a", "b", "c")
 NAMES = ("acme", "globex", "initech")
 odd_text = st.text(st.characters(), max_size=40) | st.sampled_from(
@@ -94,6 +96,12 @@ def _apply(table: ControlTable, op: Op, mark: str, now: int) -> ControlTable:
                 tenant = table.tenant_by_name(name).id
                 key = ApiKey(KeyId(f"k-{mark}"), tenant, mark.encode(), now, revoked=False)
                 return add_key(table, key) if table.num_live_keys(tenant) < 2 else table
+            case "load":
+                tenants = None if op.pick % 2 else frozenset(table.tenants)
+                adapter = LoadedAdapter(name, "m", f"/{mark}", AdapterDigest(mark.encode()), tenants, 0, now)
+                return replace(table, adapters=with_loaded(table.adapters, adapter))
+            case "unload":
+                return replace(table, adapters=with_unloaded(table.adapters, name, now))
             case _:
                 keys = sorted(table.keys)
                 return revoke_key(table, keys[op.pick % len(keys)]) if keys else table
@@ -172,6 +180,21 @@ def test_nothing_that_lives_is_lost_in_a_join(tables: tuple[ControlTable, Contro
     joined = join(left, right)
     assert joined.tenants.keys() == (left.tenants.keys() | right.tenants.keys()) - joined.deleted
     assert {tenant.name.split("-")[0] for tenant in joined.tenants.values()} <= set(NAMES)
+
+
+@given(histories())
+def test_an_adapter_is_what_the_history_with_more_changes_of_it_says(
+    tables: tuple[ControlTable, ControlTable, ControlTable],
+) -> None:
+    past, left, right = tables
+    joined = join(left, right).adapters
+    assert joined.keys() == left.adapters.keys() | right.adapters.keys()
+    for name, adapter in joined.items():
+        sides = [side.adapters[name] for side in (left, right) if name in side.adapters]
+        assert adapter in sides
+        assert adapter.number == max(side.number for side in sides)
+        if name in past.adapters and any(side != past.adapters[name] for side in sides):
+            assert adapter != past.adapters[name], "what was unloaded or replaced does not come back"
 
 
 @given(histories(), st.permutations(range(3)))

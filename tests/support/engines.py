@@ -8,9 +8,10 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 from itertools import count
 
+from cache_store.adapter_files import AdapterContent
 from cache_store.clock import ManualClock
 from cache_store.digest import Hasher, xxh3_128
-from cache_store.domain import Domain
+from cache_store.domain import NO_ADAPTER, AdapterDigest, Domain
 from cache_store.errors import StemcacheError
 from cache_store.groups import CacheGeometry
 from cache_store.tokens import pack
@@ -33,7 +34,7 @@ from worker.requests import (
     RequestKey,
     Started,
 )
-from worker.runner import ModelInfo, Runner
+from worker.runner import ModelInfo, PreparedAdapter, Runner
 from worker.sampling import SamplingParams
 from worker.step_plan import RowFailure, StepPlan, StepResult
 
@@ -89,6 +90,15 @@ class RecordingRunner:
     def num_computed(self) -> int:
         """New tokens of all steps so far."""
         return sum(plan.num_tokens for plan in self.plans)
+
+    def prepare_adapter(self, content: AdapterContent) -> PreparedAdapter:
+        return self._inner.prepare_adapter(content)
+
+    def attach_adapter(self, adapter: PreparedAdapter) -> None:
+        self._inner.attach_adapter(adapter)
+
+    def detach_adapter(self, adapter: AdapterDigest) -> None:
+        self._inner.detach_adapter(adapter)
 
     def run(self, plan: StepPlan) -> StepResult:
         self.plans.append(plan)
@@ -191,10 +201,12 @@ class Bench:
         num_samples: int = 1,
         mode: CacheMode = CacheMode.READ_WRITE,
         ttl_s: float = math.inf,
+        adapter: AdapterDigest = NO_ADAPTER,
     ) -> RequestKey:
         """Submits a request and keeps track of it."""
         key = RequestKey(next(self._keys))
-        request = EngineRequest(key, domain, pack(prompt), params or sampling(), num_samples, mode, ttl_s=ttl_s)
+        values = params or sampling()
+        request = EngineRequest(key, domain, pack(prompt), values, num_samples, mode, ttl_s=ttl_s, adapter=adapter)
         self.engine.submit(request)
         self.requests[key] = request
         self.answers[key] = Answer()
@@ -231,9 +243,12 @@ class Bench:
         num_samples: int = 1,
         mode: CacheMode = CacheMode.READ_WRITE,
         ttl_s: float = math.inf,
+        adapter: AdapterDigest = NO_ADAPTER,
     ) -> Answer:
         """Submits one request and runs until everything ended."""
-        key = self.submit(prompt, params, domain=domain, num_samples=num_samples, mode=mode, ttl_s=ttl_s)
+        key = self.submit(
+            prompt, params, domain=domain, num_samples=num_samples, mode=mode, ttl_s=ttl_s, adapter=adapter
+        )
         self.run_until_idle()
         return self.answers[key]
 
@@ -248,7 +263,9 @@ class Bench:
     def expected(self, key: RequestKey) -> tuple[ExpectedSample, ...]:
         """What the oracle says about a request."""
         request, info = self.requests[key], self.runner.info
-        return expected_output(info.geometry, info.vocab_size, request.prompt, request.sampling, request.num_samples)
+        return expected_output(
+            info.geometry, info.vocab_size, request.prompt, request.sampling, request.num_samples, request.adapter
+        )
 
     def assert_exact(self, *keys: RequestKey) -> None:
         """The requests ended with exactly the tokens of the oracle."""

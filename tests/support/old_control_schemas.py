@@ -1,4 +1,4 @@
-"""Control data as earlier builds wrote it: schema 1 had no quotas, schema 2 no purge marks."""
+"""Control data as earlier builds wrote it: schema 1 had no quotas, schema 2 no purge marks, schema 3 no adapters."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from services.tenants.fields import to_json
 from services.tenants.state import ControlState
 from tests.support.control import MASTER
 
-_LATER_FIELDS = {1: ("terms", "marks"), 2: ("marks",)}
+_LATER_FIELDS: dict[int, tuple[str, ...]] = {1: ("terms", "marks"), 2: ("marks",), 3: ()}
 
 
 def old_record(text: str | bytes, schema: int) -> str:

@@ -14,6 +14,7 @@ from redis.asyncio import Redis
 from stemcache.v1 import cache_pb2
 from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
 
+from cache_store.domain import TenantId
 from cache_store.errors import NotFoundError
 from cache_store.fence import FenceNotice
 from cache_store.fence_document import verify_notice
@@ -82,7 +83,7 @@ class PurgeBench:
             await self.registry.renew(record)
         await self.view.poll()
 
-    def _model_named(self, name: str) -> str:
+    def _model_named(self, tenant: TenantId, name: str) -> str:
         if name != "m":
             raise NotFoundError(f"model {name!r} is not served here")
         return name

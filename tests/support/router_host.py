@@ -102,6 +102,7 @@ class Cluster:
     globex: Tenant
     cluster_admin: Any
     tenant_admin: Any
+    adapter_admin: Any
     channel: grpc.aio.Channel
 
     async def record(self, tenant: Tenant, request_id: str) -> Any:
@@ -184,6 +185,7 @@ async def running_cluster(
             globex=Tenant("globex", keys["globex"], channel),
             cluster_admin=admin_pb2_grpc.ClusterServiceStub(admin),
             tenant_admin=admin_pb2_grpc.TenantAdminServiceStub(admin),
+            adapter_admin=admin_pb2_grpc.AdapterServiceStub(admin),
             channel=channel,
         )
         await until_served(cluster.acme, len(hosts))

@@ -26,7 +26,7 @@ def receipt() -> pb.PurgeReceipt:
     return made
 
 
-class ScriptedAdmin(rpc.TenantAdminServiceServicer, rpc.ClusterServiceServicer):
+class ScriptedAdmin(rpc.TenantAdminServiceServicer, rpc.ClusterServiceServicer, rpc.AdapterServiceServicer):
     """Keeps tenants in a dictionary and answers one status."""
 
     def __init__(self) -> None:
@@ -37,6 +37,9 @@ class ScriptedAdmin(rpc.TenantAdminServiceServicer, rpc.ClusterServiceServicer):
         self.terms: list[pb.CreateTenantRequest | pb.SetTenantQuotaRequest] = []
         """Requests that set quotas."""
         self.purges: list[pb.PurgeTenantCacheRequest] = []
+        self.loads: list[pb.LoadAdapterRequest] = []
+        self.adapters: list[pb.Adapter] = []
+        """What is loaded; the first is what loading answers."""
         self.status = pb.GetStatusResponse(version="9.9", control_generation=3)
 
     def _enter(self, context: grpc.ServicerContext) -> None:
@@ -121,3 +124,19 @@ class ScriptedAdmin(rpc.TenantAdminServiceServicer, rpc.ClusterServiceServicer):
     ) -> pb.GetRequestRecordResponse:
         term = pb.RouteTerm(worker_id="worker-0", matched_tokens=16, queue_s=0.5, prefill_s=1.0, cost=4.5)
         return pb.GetRequestRecordResponse(tenant=request.tenant, request_id=request.request_id, terms=[term])
+
+    def LoadAdapter(self, request: pb.LoadAdapterRequest, context: grpc.ServicerContext) -> pb.LoadAdapterResponse:
+        self.loads.append(request)
+        if not self.adapters:
+            context.abort(grpc.StatusCode.INVALID_ARGUMENT, f"{request.folder} is no folder")
+        return pb.LoadAdapterResponse(adapter=self.adapters[0])
+
+    def UnloadAdapter(
+        self, request: pb.UnloadAdapterRequest, context: grpc.ServicerContext
+    ) -> pb.UnloadAdapterResponse:
+        if request.name not in [each.name for each in self.adapters]:
+            context.abort(grpc.StatusCode.NOT_FOUND, f"no adapter named {request.name!r} is loaded")
+        return pb.UnloadAdapterResponse(pending_workers=["worker-1"])
+
+    def ListAdapters(self, request: pb.ListAdaptersRequest, context: grpc.ServicerContext) -> pb.ListAdaptersResponse:
+        return pb.ListAdaptersResponse(adapters=self.adapters)

@@ -49,6 +49,7 @@ def admin() -> Iterator[ScriptedAdmin]:
     def register(server: grpc.Server) -> None:
         admin_pb2_grpc.add_TenantAdminServiceServicer_to_server(scripted, server)
         admin_pb2_grpc.add_ClusterServiceServicer_to_server(scripted, server)
+        admin_pb2_grpc.add_AdapterServiceServicer_to_server(scripted, server)
 
     with _serving(register) as address:
         scripted.address = address

@@ -347,7 +347,7 @@ class GenerateRequest(_message.Message):
     bytes. Empty: assigned and returned.
     """
     model: _builtins.str
-    """Name of the model; empty where the cluster serves exactly one."""
+    """Name of the model, or of an adapter of one; empty where the cluster serves exactly one model."""
     @_builtins.property
     def prompt(self) -> Global___Prompt:
         """What to continue."""
@@ -1041,6 +1041,7 @@ class Model(_message.Message):
     MAX_MODEL_LEN_FIELD_NUMBER: _builtins.int
     KV_BYTES_PER_TOKEN_FIELD_NUMBER: _builtins.int
     VOCAB_SIZE_FIELD_NUMBER: _builtins.int
+    BASE_MODEL_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Name to call it by."""
     block_size: _builtins.int
@@ -1051,6 +1052,8 @@ class Model(_message.Message):
     """Bytes of keys and values per token."""
     vocab_size: _builtins.int
     """Number of token ids: valid ids are smaller."""
+    base_model: _builtins.str
+    """Of an adapter: the model that it adapts. Empty for a model."""
     def __init__(
         self,
         *,
@@ -1059,10 +1062,11 @@ class Model(_message.Message):
         max_model_len: _builtins.int = ...,
         kv_bytes_per_token: _builtins.int = ...,
         vocab_size: _builtins.int = ...,
+        base_model: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_size", b"block_size", "kv_bytes_per_token", b"kv_bytes_per_token", "max_model_len", b"max_model_len", "name", b"name", "vocab_size", b"vocab_size"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["base_model", b"base_model", "block_size", b"block_size", "kv_bytes_per_token", b"kv_bytes_per_token", "max_model_len", b"max_model_len", "name", b"name", "vocab_size", b"vocab_size"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,12 +8,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cache_store.adapters import Adapter
 from cache_store.domain import TenantId
 from cache_store.encoding import encode
 from cache_store.errors import CorruptDataError, VersionError
+from cache_store.fence import FenceTable
 from cache_store.fence_document import FenceReader
 from cache_store.quota import QuotaTable, TenantQuota, TierShare
-from cache_store.quota_document import QuotaHead, digest_of, read_head, read_published
+from cache_store.quota_document import (
+    QUOTA_VERSION,
+    Published,
+    QuotaHead,
+    digest_of,
+    read_head,
+    read_published,
+    write_published,
+)
 from cache_store.tier_kind import TierKind
 from tests.support.quotas import quota_document
 
@@ -87,17 +97,19 @@ ONE = bytes(6) + b"\xf0\x3f"
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (encode(2, 3), "other fields"),
-        (encode(2, encode(3), b""), "other fields"),
-        (encode(2, b"\xff", b""), "header"),
-        (encode(2, b"", b"\xff"), "fences are damaged"),
-        (encode(2, entry(b"x"), b""), "another length"),
-        (encode(2, entry(ONE + ONE, "moon", ONE + ONE), b""), "tier"),
-        (encode(2, entry(ONE + ONE, "device", b""), b""), "another length"),
-        (encode(2, entry(bytes(16)), b""), "cannot be in force: weight"),
-        (encode(2, entry(ONE + ONE, "device"), b""), "other fields"),
+        (encode(3, 3), "other fields"),
+        (encode(3, encode(3), b"", b""), "other fields"),
+        (encode(3, b"\xff", b"", b""), "header"),
+        (encode(3, b"", b"\xff", b""), "fences are damaged"),
+        (encode(3, entry(b"x"), b"", b""), "another length"),
+        (encode(3, entry(ONE + ONE, "moon", ONE + ONE), b"", b""), "tier"),
+        (encode(3, entry(ONE + ONE, "device", b""), b"", b""), "another length"),
+        (encode(3, entry(bytes(16)), b"", b""), "cannot be in force: weight"),
+        (encode(3, entry(ONE + ONE, "device"), b"", b""), "other fields"),
         (
-            encode(2, encode(of("a", ONE + ONE, "device", ONE + ONE), of("b", ONE + ONE, "device", ONE + ONE)), b""),
+            encode(
+                3, encode(of("a", ONE + ONE, "device", ONE + ONE), of("b", ONE + ONE, "device", ONE + ONE)), b"", b""
+            ),
             "add up to 200 %",
         ),
     ],
@@ -109,7 +121,7 @@ def test_a_damaged_body_is_refused(body: bytes, says: str) -> None:
 
 def test_another_version_is_refused_by_name() -> None:
     body = encode(1)
-    with pytest.raises(VersionError, match="has version 1, this build speaks version 2"):
+    with pytest.raises(VersionError, match="has version 1, this build speaks version 3"):
         read_published(head_of(body), body, FenceReader())
 
 
@@ -127,3 +139,24 @@ def test_another_version_is_refused_by_name() -> None:
 )
 def test_which_is_newer(new: tuple[str, int, float], held: tuple[str, int, float], is_newer: bool) -> None:
     assert QuotaHead(*new, b"").is_newer(QuotaHead(*held, b"")) is is_newer
+
+
+names = st.text(st.characters(), max_size=8)
+
+
+@given(st.lists(st.builds(Adapter, names, names, names, st.binary(max_size=40)), max_size=4))
+def test_adapters_are_read_back_equal(adapters: list[Adapter]) -> None:
+    published = Published(SOME, FenceTable(SOME.generation), tuple(adapters))
+    document = write_published(KEY, "s", published, 1.0)
+    read = read_published(read_head(KEY, document.head), document.body, FenceReader())
+    assert read.adapters == tuple(adapters)
+    assert read.quotas == SOME
+
+
+def test_an_adapter_with_other_fields_is_refused() -> None:
+    document = quota_document(KEY, "s", SOME, 1.0)
+    body = encode(QUOTA_VERSION, encode(), encode(), encode(encode("a", "b", "c")))
+    head = QuotaHead("s", 7, 1.0, digest_of(body))
+    assert document.body != body
+    with pytest.raises(CorruptDataError, match="an adapter has other fields"):
+        read_published(head, body, FenceReader())

@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from cache_store.domain import TenantId
+from cache_store.adapters import MAX_ADAPTERS, AdapterReport
+from cache_store.domain import AdapterDigest, FormatDigest, TenantId
 from cache_store.index import Incarnation
 from cache_store.registry import MAX_TENANTS_TOLD, PROTOCOL_VERSION, WorkerId
 from cache_store.registry_record import UNREADABLE_VERSION, read_record, write_record
@@ -29,8 +30,12 @@ USE = TenantUse(
     waiting_requests=8,
 )
 TIER = TierLoad(TierKind.HOST, 9, 8, 7, 6, 5, 4, 3, 0.25)
+ADAPTERS = (
+    AdapterReport("a", AdapterDigest(b"d" * 32), FormatDigest(b"f" * 16), ""),
+    AdapterReport("b", AdapterDigest(b"e" * 32), FormatDigest(b""), "its folder is gone"),
+)
 LOAD = replace(IDLE, pressure=Pressure(1, 2, 3, 4, 5, 6, 7), tenants=(USE,), tiers=(TIER,))
-RECORD = replace(worker_record("w0", incarnation="1" * 32, load=LOAD), quota_generation=9)
+RECORD = replace(worker_record("w0", incarnation="1" * 32, load=LOAD), quota_generation=9, adapters=ADAPTERS)
 
 
 def test_a_record_survives() -> None:
@@ -39,7 +44,7 @@ def test_a_record_survives() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\xff", b"[]", b"null", b"{}", b'{"protocol_version": true}', b'{"protocol_version": 3}', b"[" * 100_000],
+    [b"", b"\xff", b"[]", b"null", b"{}", b'{"protocol_version": true}', b'{"protocol_version": 4}', b"[" * 100_000],
 )
 def test_what_is_no_record_is_unreadable(data: bytes) -> None:
     assert read_record(RECORD.worker_id, RECORD.incarnation, data).protocol_version == UNREADABLE_VERSION
@@ -112,3 +117,19 @@ def test_a_record_under_another_name_is_unreadable() -> None:
     data = write_record(replace(RECORD, worker_id=WorkerId("other")))
     assert read_record(RECORD.worker_id, RECORD.incarnation, data).protocol_version == UNREADABLE_VERSION
     assert read_record(WorkerId("other"), Incarnation("2" * 32), data).protocol_version == UNREADABLE_VERSION
+
+
+@pytest.mark.parametrize(
+    "change", [{"name": "a\x1b[2J"}, {"error": "a\nb"}, {"digest": "xy"}, {"kv_format": None}, {"name": 3}]
+)
+def test_a_report_of_an_adapter_that_is_none_makes_the_record_unreadable(change: dict[str, object]) -> None:
+    values = json.loads(write_record(RECORD))
+    values["adapters"][0] |= change
+    assert read_record(RECORD.worker_id, RECORD.incarnation, json.dumps(values).encode()).protocol_version == 0
+
+
+def test_no_more_adapters_are_told_than_there_may_be() -> None:
+    record = replace(RECORD, adapters=ADAPTERS * MAX_ADAPTERS)
+    assert read_record(RECORD.worker_id, RECORD.incarnation, write_record(record)).adapters == record.adapters[:64]
+    values = json.loads(write_record(RECORD)) | {"adapters": json.loads(write_record(record))["adapters"] * 2}
+    assert read_record(RECORD.worker_id, RECORD.incarnation, json.dumps(values).encode()).protocol_version == 0

@@ -129,7 +129,7 @@ def test_pins_of_all_partitions_are_the_tenants_and_those_of_another_epoch_are_a
 def test_a_repeated_call_changes_nothing(pinned: Pinned) -> None:
     pinned.request(PREFIX)
     assert pinned.pin(ttl_s=60) == pinned.pin(ttl_s=600) == 3
-    assert pinned.table.of(ACME) == (PinInfo(PinId("p"), "name of p", 3, pinned.clock.unix_s() + 60),)
+    assert pinned.table.of(ACME) == (PinInfo(PinId("p"), "name of p", 3, pinned.clock.unix_s() + 60, ACME.model),)
     assert pinned.table.unpin(ACME, PinId("p"))
     assert pinned.pool.num_held == 0
 

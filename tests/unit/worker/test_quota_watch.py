@@ -7,6 +7,7 @@ from types import MappingProxyType
 
 import pytest
 
+from cache_store.adapters import Adapter
 from cache_store.domain import Epoch, TenantId
 from cache_store.fence import Fence, FenceTable
 from cache_store.quota import QuotaTable, TenantQuota, TierShare
@@ -26,6 +27,7 @@ class Applied:
     def __init__(self) -> None:
         self.tables: list[QuotaTable] = []
         self.fences: list[FenceTable] = []
+        self.adapters: list[tuple[Adapter, ...]] = []
         self.num_failures = 0
         self.num_reads = 0
 
@@ -58,7 +60,7 @@ def applied() -> Applied:
 
 @pytest.fixture
 def watch(source: MemoryQuotas, applied: Applied) -> QuotaWatch:
-    return QuotaWatch(source, KEY, applied, applied.take_fences, applied.note_read, poll_s=0.0)
+    return QuotaWatch(source, KEY, applied, applied.take_fences, applied.adapters.append, applied.note_read, poll_s=0.0)
 
 
 def document(

@@ -14,6 +14,7 @@ import pytest
 from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
 
 from cache_store.clock import SystemClock
+from cache_store.domain import AdapterDigest, FormatDigest
 from cache_store.errors import UnavailableError
 from cache_store.fence import Fence, FenceNotice
 from cache_store.fence_document import sign_notice
@@ -36,11 +37,16 @@ KEY = RequestKey(1)
 """Of the first request."""
 
 
+class NoAdapters:
+    def adapter_of(self, kv_format: FormatDigest) -> AdapterDigest | None:
+        return None
+
+
 @asynccontextmanager
 async def serving(engine: ScriptedEngine, write_timeout_s: float = 60.0) -> AsyncIterator[tuple[WorkerClient, Any]]:
     thread = EngineThread(engine, lambda _: None, SystemClock())
     thread.start()
-    servicer = WorkerServicer(thread, digest_model(), ME, CLUSTER_KEY, SystemClock(), write_timeout_s)
+    servicer = WorkerServicer(thread, digest_model(), ME, CLUSTER_KEY, SystemClock(), NoAdapters(), write_timeout_s)
     server = grpc.aio.server()
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")

@@ -541,6 +541,172 @@ class TenantAdminService:
             _registered_method=True)
 
 
+class AdapterServiceStub:
+    """LoRA adapters of the models that are served. Clients call an adapter by its name, as a model. Operator credential only.
+    """
+
+    def __init__(self, channel):
+        """Constructor.
+
+        Args:
+            channel: A grpc.Channel.
+        """
+        self.LoadAdapter = channel.unary_unary(
+                '/stemcache.admin.v1.AdapterService/LoadAdapter',
+                request_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.LoadAdapterRequest.SerializeToString,
+                response_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.LoadAdapterResponse.FromString,
+                _registered_method=True)
+        self.UnloadAdapter = channel.unary_unary(
+                '/stemcache.admin.v1.AdapterService/UnloadAdapter',
+                request_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.UnloadAdapterRequest.SerializeToString,
+                response_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.UnloadAdapterResponse.FromString,
+                _registered_method=True)
+        self.ListAdapters = channel.unary_unary(
+                '/stemcache.admin.v1.AdapterService/ListAdapters',
+                request_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.ListAdaptersRequest.SerializeToString,
+                response_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.ListAdaptersResponse.FromString,
+                _registered_method=True)
+
+
+class AdapterServiceServicer:
+    """LoRA adapters of the models that are served. Clients call an adapter by its name, as a model. Operator credential only.
+    """
+
+    def LoadAdapter(self, request, context):
+        """Loads the adapter in a folder on all workers of its model, under a name; another one of that name is replaced.
+        Returns when each worker has it or has said why not. INVALID_ARGUMENT, and nothing changes, where the folder is
+        refused or every worker refuses it.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def UnloadAdapter(self, request, context):
+        """Forgets an adapter and what was cached of it. Requests that run with it end as they began.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ListAdapters(self, request, context):
+        """Lists adapters and what workers say of each.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+
+def add_AdapterServiceServicer_to_server(servicer, server):
+    rpc_method_handlers = {
+            'LoadAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.LoadAdapter,
+                    request_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.LoadAdapterRequest.FromString,
+                    response_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.LoadAdapterResponse.SerializeToString,
+            ),
+            'UnloadAdapter': grpc.unary_unary_rpc_method_handler(
+                    servicer.UnloadAdapter,
+                    request_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.UnloadAdapterRequest.FromString,
+                    response_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.UnloadAdapterResponse.SerializeToString,
+            ),
+            'ListAdapters': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListAdapters,
+                    request_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.ListAdaptersRequest.FromString,
+                    response_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.ListAdaptersResponse.SerializeToString,
+            ),
+    }
+    generic_handler = grpc.method_handlers_generic_handler(
+            'stemcache.admin.v1.AdapterService', rpc_method_handlers)
+    server.add_generic_rpc_handlers((generic_handler,))
+    server.add_registered_method_handlers('stemcache.admin.v1.AdapterService', rpc_method_handlers)
+
+
+ # This class is part of an EXPERIMENTAL API.
+class AdapterService:
+    """LoRA adapters of the models that are served. Clients call an adapter by its name, as a model. Operator credential only.
+    """
+
+    @staticmethod
+    def LoadAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stemcache.admin.v1.AdapterService/LoadAdapter',
+            stemcache_dot_admin_dot_v1_dot_admin__pb2.LoadAdapterRequest.SerializeToString,
+            stemcache_dot_admin_dot_v1_dot_admin__pb2.LoadAdapterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def UnloadAdapter(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stemcache.admin.v1.AdapterService/UnloadAdapter',
+            stemcache_dot_admin_dot_v1_dot_admin__pb2.UnloadAdapterRequest.SerializeToString,
+            stemcache_dot_admin_dot_v1_dot_admin__pb2.UnloadAdapterResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListAdapters(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stemcache.admin.v1.AdapterService/ListAdapters',
+            stemcache_dot_admin_dot_v1_dot_admin__pb2.ListAdaptersRequest.SerializeToString,
+            stemcache_dot_admin_dot_v1_dot_admin__pb2.ListAdaptersResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+
 class ClusterServiceStub:
     """Workers, routing, records of requests. Operator credential only.
     """

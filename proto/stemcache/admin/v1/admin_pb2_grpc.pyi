@@ -177,6 +177,70 @@ class TenantAdminServiceServicer(metaclass=_abc_1.ABCMeta):
 
 def add_TenantAdminServiceServicer_to_server(servicer: TenantAdminServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
 
+class AdapterServiceStub:
+    """LoRA adapters of the models that are served. Clients call an adapter by its name, as a model. Operator credential only."""
+
+    @_typing.overload
+    def __new__(cls, channel: _grpc.Channel) -> _Self: ...
+    @_typing.overload
+    def __new__(cls, channel: _aio.Channel) -> AdapterServiceAsyncStub: ...
+    LoadAdapter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.LoadAdapterRequest, _admin_pb2.LoadAdapterResponse]
+    """Loads the adapter in a folder on all workers of its model, under a name; another one of that name is replaced.
+    Returns when each worker has it or has said why not. INVALID_ARGUMENT, and nothing changes, where the folder is
+    refused or every worker refuses it.
+    """
+    UnloadAdapter: _grpc.UnaryUnaryMultiCallable[_admin_pb2.UnloadAdapterRequest, _admin_pb2.UnloadAdapterResponse]
+    """Forgets an adapter and what was cached of it. Requests that run with it end as they began."""
+    ListAdapters: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListAdaptersRequest, _admin_pb2.ListAdaptersResponse]
+    """Lists adapters and what workers say of each."""
+
+@_typing.type_check_only
+class AdapterServiceAsyncStub(AdapterServiceStub):
+    """LoRA adapters of the models that are served. Clients call an adapter by its name, as a model. Operator credential only."""
+
+    def __init__(self, channel: _aio.Channel) -> None: ...
+    LoadAdapter: _aio.UnaryUnaryMultiCallable[_admin_pb2.LoadAdapterRequest, _admin_pb2.LoadAdapterResponse]  # type: ignore[assignment]
+    """Loads the adapter in a folder on all workers of its model, under a name; another one of that name is replaced.
+    Returns when each worker has it or has said why not. INVALID_ARGUMENT, and nothing changes, where the folder is
+    refused or every worker refuses it.
+    """
+    UnloadAdapter: _aio.UnaryUnaryMultiCallable[_admin_pb2.UnloadAdapterRequest, _admin_pb2.UnloadAdapterResponse]  # type: ignore[assignment]
+    """Forgets an adapter and what was cached of it. Requests that run with it end as they began."""
+    ListAdapters: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListAdaptersRequest, _admin_pb2.ListAdaptersResponse]  # type: ignore[assignment]
+    """Lists adapters and what workers say of each."""
+
+class AdapterServiceServicer(metaclass=_abc_1.ABCMeta):
+    """LoRA adapters of the models that are served. Clients call an adapter by its name, as a model. Operator credential only."""
+
+    @_abc_1.abstractmethod
+    def LoadAdapter(
+        self,
+        request: _admin_pb2.LoadAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.LoadAdapterResponse, _abc.Awaitable[_admin_pb2.LoadAdapterResponse]]:
+        """Loads the adapter in a folder on all workers of its model, under a name; another one of that name is replaced.
+        Returns when each worker has it or has said why not. INVALID_ARGUMENT, and nothing changes, where the folder is
+        refused or every worker refuses it.
+        """
+
+    @_abc_1.abstractmethod
+    def UnloadAdapter(
+        self,
+        request: _admin_pb2.UnloadAdapterRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.UnloadAdapterResponse, _abc.Awaitable[_admin_pb2.UnloadAdapterResponse]]:
+        """Forgets an adapter and what was cached of it. Requests that run with it end as they began."""
+
+    @_abc_1.abstractmethod
+    def ListAdapters(
+        self,
+        request: _admin_pb2.ListAdaptersRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListAdaptersResponse, _abc.Awaitable[_admin_pb2.ListAdaptersResponse]]:
+        """Lists adapters and what workers say of each."""
+
+def add_AdapterServiceServicer_to_server(servicer: AdapterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
+
 class ClusterServiceStub:
     """Workers, routing, records of requests. Operator credential only."""
 

@@ -498,12 +498,15 @@ class WorkerPin(_message.Message):
     DISPLAY_NAME_FIELD_NUMBER: _builtins.int
     BLOCK_COUNT_FIELD_NUMBER: _builtins.int
     EXPIRE_TIME_FIELD_NUMBER: _builtins.int
+    MODEL_SCOPE_FIELD_NUMBER: _builtins.int
     pin_id: _builtins.str
     """Its name."""
     display_name: _builtins.str
     """As given."""
     block_count: _builtins.int
     """Full blocks."""
+    model_scope: _builtins.str
+    """The model or adapter through which it was pinned, by the tenant's keyed name of it."""
     @_builtins.property
     def expire_time(self) -> _timestamp_pb2.Timestamp:
         """When it ends by itself."""
@@ -515,10 +518,11 @@ class WorkerPin(_message.Message):
         display_name: _builtins.str = ...,
         block_count: _builtins.int = ...,
         expire_time: _timestamp_pb2.Timestamp | None = ...,
+        model_scope: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["expire_time", b"expire_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count", "display_name", b"display_name", "expire_time", b"expire_time", "pin_id", b"pin_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count", "display_name", b"display_name", "expire_time", b"expire_time", "model_scope", b"model_scope", "pin_id", b"pin_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -56,6 +56,9 @@ class Bench:
         self.speculations = Speculations(self.clock)
         self.planner = Planner(self.directory, tokenizers, self.view, self.index, self.speculations)
 
+    def named(self, name: str) -> str:
+        return self.planner.models.named(ACME.id, name).name
+
     async def workers(self, *records: WorkerRecord) -> None:
         for record in records:
             await self.registry.renew(record)
@@ -85,14 +88,14 @@ def spec(
 
 async def test_an_empty_name_means_the_only_model(bench: Bench) -> None:
     with pytest.raises(UnavailableError):
-        bench.planner.model_named("")
+        bench.named("")
     await bench.workers(worker_record("a", model="one"))
-    assert bench.planner.model_named("") == bench.planner.model_named("one") == "one"
+    assert bench.named("") == bench.named("one") == "one"
     await bench.workers(worker_record("b", model="two"))
     with pytest.raises(InvalidRequestError, match="one, two"):
-        bench.planner.model_named("")
+        bench.named("")
     with pytest.raises(NotFoundError, match="served are: one, two"):
-        bench.planner.model_named("three")
+        bench.named("three")
 
 
 async def test_a_model_whose_workers_are_away_is_unavailable_and_not_unknown(tmp_path: Path) -> None:

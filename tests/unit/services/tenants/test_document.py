@@ -100,7 +100,7 @@ def test_pretending_the_right_master_key_does_not_help() -> None:
         read_document(DocumentKind.EXPORT, data, MASTER, "it")
 
 
-@pytest.mark.parametrize("schema", [0, 4, 99, -1])
+@pytest.mark.parametrize("schema", [0, 5, 99, -1])
 def test_another_schema_is_named(schema: int) -> None:
     with pytest.raises(VersionError, match=f"it has version {schema}, this build speaks version {CONTROL_SCHEMA}"):
         read_document(DocumentKind.EXPORT, changed(schema=schema), MASTER, "it")
@@ -111,7 +111,7 @@ def test_a_schema_that_was_changed_is_no_older_document() -> None:
         read_document(DocumentKind.EXPORT, changed(schema=1), MASTER, "it")
 
 
-@pytest.mark.parametrize("schema", [1, 2])
+@pytest.mark.parametrize("schema", [1, 2, 3])
 @pytest.mark.parametrize("kind", list(DocumentKind))
 def test_a_document_of_an_earlier_build_is_read_with_the_usual_quotas_and_without_marks(
     kind: DocumentKind, schema: int

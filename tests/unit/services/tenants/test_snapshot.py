@@ -81,12 +81,12 @@ def test_a_file_of_another_master_key_is_refused_with_what_to_do(path: Path) -> 
 
 def test_a_file_of_another_schema_is_refused_by_name(path: Path) -> None:
     SnapshotFile(path, MASTER).save(FIRST)
-    path.write_bytes(path.read_bytes().replace(b'"schema":3}', b'"schema":4}'))
-    with pytest.raises(VersionError, match=f"{path} has version 4"):
+    path.write_bytes(path.read_bytes().replace(b'"schema":4}', b'"schema":5}'))
+    with pytest.raises(VersionError, match=f"{path} has version 5"):
         SnapshotFile(path, MASTER).load()
 
 
-@pytest.mark.parametrize("schema", [1, 2])
+@pytest.mark.parametrize("schema", [1, 2, 3])
 def test_a_snapshot_of_an_earlier_build_is_read_with_the_usual_quotas_and_without_marks(
     path: Path, schema: int
 ) -> None:
