@@ -102,8 +102,8 @@ class Cluster:
     globex: Tenant
     cluster_admin: Any
     tenant_admin: Any
-    adapter_admin: Any
     channel: grpc.aio.Channel
+    adapter_admin: Any = None
 
     async def record(self, tenant: Tenant, request_id: str) -> Any:
         """The operator's record of a request."""
@@ -185,8 +185,8 @@ async def running_cluster(
             globex=Tenant("globex", keys["globex"], channel),
             cluster_admin=admin_pb2_grpc.ClusterServiceStub(admin),
             tenant_admin=admin_pb2_grpc.TenantAdminServiceStub(admin),
-            adapter_admin=admin_pb2_grpc.AdapterServiceStub(admin),
             channel=channel,
+            adapter_admin=admin_pb2_grpc.AdapterServiceStub(admin),
         )
         await until_served(cluster.acme, len(hosts))
         await eventually_async(lambda: _sees(cluster, len(hosts)))
