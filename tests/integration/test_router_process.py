@@ -206,6 +206,7 @@ async def test_the_admin_port_has_both_services_for_the_operator_only(cluster: C
         assert await services_of(channel, ADMIN_METADATA) == {
             "stemcache.admin.v1.TenantAdminService",
             "stemcache.admin.v1.ClusterService",
+            "stemcache.admin.v1.AdapterService",
             "grpc.health.v1.Health",
             "grpc.reflection.v1alpha.ServerReflection",
         }
