@@ -53,4 +53,5 @@ def forward(
 
 
 def _on(device: torch.device, values: Ints) -> Tensor:
-    return torch.from_numpy(np.ascontiguousarray(values)).to(device)
+    tensor = torch.from_numpy(np.ascontiguousarray(values))
+    return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor

@@ -121,22 +121,24 @@ def load_model(
     folder: Path,
     cache_dir: Path | None = None,
     device: str = "cpu",
-    dtype: ModelDtype = ModelDtype.FLOAT32,
+    dtype: ModelDtype | None = None,
     name: str | None = None,
     num_threads: int = 1,
     forward: ForwardChoice = ForwardChoice.FASTEST,
 ) -> LoadedModel:
     """Loads and probes the model of `folder`; `cache_dir` remembers digests, `name` is the folder's by default.
 
-    `num_threads` is set for the whole process, as runners do.
+    `num_threads` is set for the whole process, as runners do. `dtype` None: on a GPU that of the folder where it is one
+    of 16 bits, else float32.
 
     Raises InvalidRequestError where the folder is not whole or its architecture is not served, PreconditionError where
     this machine cannot compute it.
     """
-    place = check_device(device, dtype)
+    place = check_device(device, dtype or ModelDtype.FLOAT32)
     checked = check_folder(folder)
     check_supported(checked.config)
     config = _resolve_config(checked)
+    dtype = dtype or preferred_dtype(place, getattr(config, "dtype", None))
     facts = _facts(config)
     check_supported(facts)
     length = max_model_len(facts)
@@ -173,6 +175,14 @@ def load_model(
         tokenizer_digest=tokenizer_digest(checked.path),
         fused=fused,
     )
+
+
+def preferred_dtype(device: torch.device, saved: object) -> ModelDtype:
+    """What a model whose weights were `saved` in a type of torch's computes in there."""
+    name = str(saved).removeprefix("torch.")
+    if device.type == "cuda" and name in (ModelDtype.BFLOAT16, ModelDtype.FLOAT16):
+        return ModelDtype(name)
+    return ModelDtype.FLOAT32
 
 
 def check_device(device: str, dtype: ModelDtype) -> torch.device:

@@ -150,7 +150,7 @@ class Kernels:
             has_softcap=scores.softcap > 0,
             has_sinks=scores.sinks is not None,
             coding=_coding(keys),
-            operand=self._operand(query.dtype),
+            operand=operand_of(query.dtype),
             is_split=work.num_parts > 0,
             num_warps=tiling.num_warps,
             num_stages=tiling.num_stages,
@@ -192,7 +192,7 @@ class Kernels:
             tile_rows=tiling.tile_rows,
             tile_keys=tiling.tile_keys,
             coding=_coding(latents),
-            operand=self._operand(query.dtype),
+            operand=operand_of(query.dtype),
             num_warps=tiling.num_warps,
             num_stages=tiling.num_stages,
         )
@@ -203,10 +203,6 @@ class Kernels:
         dtype = torch.float32 if self._is_interpreted else query.dtype  # the interpreter cuts bfloat16 off
         return query.new_empty((query.shape[1], query.shape[0], width), dtype=dtype)
 
-    def _operand(self, dtype: torch.dtype) -> object:
-        """Type of the operands of products; the interpreter multiplies no bfloat16."""
-        return tl.float32 if self._is_interpreted else _OPERANDS[dtype]
-
     def _readable(self, elements: Tensor) -> Tensor:
         return elements if self._has_float8 else _bytes_of_float8(elements)
 
@@ -215,6 +211,11 @@ def _architecture() -> int:
     """Compute capability of the current device, as a number: 90 for 9.0."""
     architecture: int = triton.runtime.driver.active.get_current_target().arch
     return architecture
+
+
+def operand_of(dtype: torch.dtype) -> object:
+    """Type of the operands of products; the interpreter multiplies no bfloat16."""
+    return tl.float32 if triton.knobs.runtime.interpret else _OPERANDS[dtype]
 
 
 def merge_parts(parts: tuple[Tensor, Tensor, Tensor], work: DeviceWork, sinks: Tensor | None, out: Tensor) -> None:

@@ -13,7 +13,7 @@ from transformers import AutoConfig
 
 from cache_store.errors import InvalidRequestError, PreconditionError
 from tests.support.tiny_models import VOCAB_SIZE, WINDOW, tiny_model, write_tokenizer
-from worker.torch_runner.loader import LoadedModel, ModelDtype, load_model
+from worker.torch_runner.loader import ModelDtype, load_model, preferred_dtype
 
 
 def test_a_loaded_model_tells_its_layers(tiny: Callable[[str], LoadedModel]) -> None:
@@ -131,3 +131,11 @@ def test_a_device_that_does_not_exist_is_refused(tmp_path: Path) -> None:
 def test_cuda_without_a_device_is_refused(tmp_path: Path) -> None:
     with pytest.raises(PreconditionError, match="no CUDA device"):
         load_model(tmp_path, device="cuda")
+
+
+def test_a_gpu_computes_in_the_type_of_the_folder_where_it_has_16_bits() -> None:
+    gpu, cpu = torch.device("cuda"), torch.device("cpu")
+    assert preferred_dtype(gpu, torch.bfloat16) is ModelDtype.BFLOAT16
+    assert preferred_dtype(gpu, "float16") is ModelDtype.FLOAT16
+    assert preferred_dtype(gpu, torch.float32) is preferred_dtype(gpu, None) is ModelDtype.FLOAT32
+    assert preferred_dtype(cpu, torch.bfloat16) is ModelDtype.FLOAT32
