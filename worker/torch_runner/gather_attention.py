@@ -9,6 +9,7 @@ from torch import Tensor
 
 from worker.torch_runner.dense_attention import dense_attention
 from worker.torch_runner.hook import LayerAttention
+from worker.torch_runner.kv_elements import read, write
 from worker.torch_runner.pools import KvPools
 from worker.torch_runner.step_batch import GroupBatch, StepBatch
 
@@ -47,28 +48,32 @@ class _GatherStep:
     ) -> Tensor:
         group, _ = self._pools.place(layer)
         pool = self._pools.layer(layer)
-        keys, values = pool.keys, pool.values
         places = (self._blocks[group], self._offsets)
-        keys.index_put_(places, key.transpose(0, 1))
-        values.index_put_(places, value.transpose(0, 1))
+        write(pool.keys, pool.key_scales, places, key.transpose(0, 1))
+        write(pool.values, pool.value_scales, places, value.transpose(0, 1))
         output = query.new_empty(query.shape[1], query.shape[0], value.shape[2])
         for row, table in enumerate(self._tables[group]):
             low, high, length = self._starts[row], self._starts[row + 1], self._lengths[row]
-            first = max(0, length - (high - low) - window + 1) if window else 0
-            row_keys, row_values = _gather(keys, table, first, length), _gather(values, table, first, length)
+            if high - low == length and pool.key_scales is None:  # its whole sequence is at hand
+                row_keys, row_values = key[:, low:high], value[:, low:high]
+            else:
+                first = max(0, length - (high - low) - window + 1) if window else 0
+                blocks, skipped = _blocks_of(table, first, length, self._pools.block_size)
+                tokens = slice(skipped, skipped + length - first)
+                row_keys, row_values = (
+                    read(part, scales, blocks, query.dtype)[tokens].transpose(0, 1)
+                    for part, scales in ((pool.keys, pool.key_scales), (pool.values, pool.value_scales))
+                )
             output[low:high] = dense_attention(
                 query[:, low:high], row_keys, row_values, scaling, window, softcap, sinks
             )
         return output
 
 
-def _gather(pool: Tensor, table: Tensor, first: int, length: int) -> Tensor:
-    """[kv_heads, tokens, head_dim] of positions `first` to `length`; reads only the blocks that hold them."""
-    block_size = pool.shape[1]
+def _blocks_of(table: Tensor, first: int, length: int, block_size: int) -> tuple[Tensor, int]:
+    """The blocks that hold positions `first` to `length`, and how many tokens of them lie before `first`."""
     low = first // block_size
-    blocks = pool.index_select(0, table[low : -(-length // block_size)])
-    tokens = blocks.view(-1, *pool.shape[2:])[first - low * block_size : length - low * block_size]
-    return tokens.transpose(0, 1)
+    return table[low : -(-length // block_size)], first - low * block_size
 
 
 def _row_tables(group: GroupBatch, device: torch.device) -> tuple[Tensor, ...]:

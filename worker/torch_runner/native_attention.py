@@ -1,12 +1,13 @@
 """Paged attention by the C++ kernel: one call per layer writes keys and values and attends for all rows.
 
-fp32 on a CPU. The library is loaded once per back end; its workspace grows to the largest step and is reused, so a back
-end belongs to one thread.
+float32 queries on a CPU; keys and values are stored as float32, int8 or 8 bits of floating point. The library is loaded
+once per back end; its workspace grows to the largest step and is reused, so a back end belongs to one thread.
 """
 
 from __future__ import annotations
 
 import ctypes
+from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
@@ -14,58 +15,46 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from cache_store.kv_layout import KvDtype
 from worker.model_files.layers import LayerSpec
 from worker.torch_runner.compiler import Compiler
 from worker.torch_runner.hook import LayerAttention
 from worker.torch_runner.kernel_build import build_kernel
-from worker.torch_runner.pools import KvPools
-from worker.torch_runner.step_batch import GroupBatch, StepBatch
+from worker.torch_runner.kernel_structs import KernelLayer, KernelStep
+from worker.torch_runner.pools import KvPools, LayerPool
+from worker.torch_runner.step_batch import GroupBatch, Slots, StepBatch
+
+_ELEMENTS = {KvDtype.FLOAT32: 0, KvDtype.INT8: 1, KvDtype.FLOAT8: 2}
 
 
-class _Step(ctypes.Structure):
-    """`struct Step` of paged_attention.cpp."""
+class ReductionOrder(StrEnum):
+    """In which order the kernel sums."""
 
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("tables", "table_starts", "row_starts", "lengths", "blocks", "offsets")),
-        *((name, ctypes.c_int32) for name in ("num_rows", "num_tokens", "block_size", "num_threads")),
-    )
-
-
-class _Layer(ctypes.Structure):
-    """`struct Layer` of paged_attention.cpp."""
-
-    _fields_ = (
-        *((name, ctypes.c_void_p) for name in ("query", "key", "value", "keys", "values", "out", "sinks", "workspace")),
-        *(
-            (name, ctypes.c_int64)
-            for name in (
-                "query_token_stride",
-                "query_head_stride",
-                "key_token_stride",
-                "key_head_stride",
-                "value_token_stride",
-                "value_head_stride",
-                "block_stride",
-            )
-        ),
-        *((name, ctypes.c_int32) for name in ("num_query_heads", "num_kv_heads", "head_dim", "window")),
-        *((name, ctypes.c_float) for name in ("scaling", "softcap")),
-    )
+    FASTEST = "fastest"
+    """As threads and the step's other rows make it fast: results differ by rounding."""
+    FIXED = "fixed"
+    """By position only: the bits of a row depend on nothing but its own query, keys and values."""
 
 
 class NativeAttention:
     """The fast back end. Raises KernelBuildError where the kernel cannot be built."""
 
-    def __init__(self, compiler: Compiler, cache_dir: Path, num_threads: int) -> None:
-        library = build_kernel(compiler, cache_dir)
-        self._supports = library.stemcache_supports
-        self._supports.argtypes = (ctypes.c_int, ctypes.c_int, ctypes.c_int)
-        self._workspace_floats = library.stemcache_workspace
-        self._workspace_floats.restype = ctypes.c_int64
-        self._attend = library.stemcache_attend
+    def __init__(
+        self,
+        compiler: Compiler,
+        cache_dir: Path,
+        num_threads: int,
+        order: ReductionOrder = ReductionOrder.FASTEST,
+    ) -> None:
+        self.library = build_kernel(compiler, cache_dir)
+        """Calls as `paged_attention.h` tells."""
+        self._workspace_bytes = self.library.stemcache_workspace
+        self._workspace_bytes.restype = ctypes.c_int64
+        self._attend = self.library.stemcache_attend
         self._attend.restype = None
         self._num_threads = num_threads
-        self._workspace = torch.empty(0)
+        self._order = order
+        self._workspace = torch.empty(0, dtype=torch.uint8)
 
     @property
     def name(self) -> str:
@@ -73,33 +62,63 @@ class NativeAttention:
 
     def supports(self, layer: LayerSpec) -> bool:
         """Whether the kernel computes layers of that shape."""
-        return bool(self._supports(layer.num_query_heads, layer.num_kv_heads, layer.head_dim))
+        widths = (layer.head_dim, layer.value_dim)
+        return bool(self.library.stemcache_supports(layer.num_query_heads, layer.num_kv_heads, *widths))
+
+    def stores(self, dtype: KvDtype) -> bool:
+        """Whether the kernel reads and writes such elements."""
+        return dtype in _ELEMENTS
 
     def begin(self, pools: KvPools, batch: StepBatch) -> LayerAttention:
         return _NativeStep(self, pools, batch)
 
-    def step_struct(self, batch: StepBatch, group: GroupBatch, block_size: int) -> _Step:
-        """What the kernel is told of a step in one group; points into the arrays of `batch`."""
-        return _Step(
-            _address(group.tables),
-            _address(group.table_starts),
-            _address(batch.row_starts),
-            _address(batch.lengths),
-            _address(group.token_blocks),
-            _address(batch.token_offsets),
-            len(batch.lengths),
-            len(batch.token_ids),
-            block_size,
-            self._num_threads,
+    def step_struct(self, batch: StepBatch, group: GroupBatch, block_size: int, window: int) -> KernelStep:
+        """What the kernel is told of a step in one group of that window; points into the arrays of both."""
+        step = KernelStep(
+            tables=_address(group.tables),
+            table_starts=_address(group.table_starts),
+            row_starts=_address(batch.row_starts),
+            lengths=_address(batch.lengths),
+            token_blocks=_address(group.token_blocks),
+            token_offsets=_address(batch.token_offsets),
+            num_rows=len(batch.lengths),
+            num_tokens=len(batch.token_ids),
+            block_size=block_size,
+            num_threads=self._num_threads,
+            fixed_order=self._order is ReductionOrder.FIXED,
         )
+        if not window and len(batch.lengths) > 1 and self._order is ReductionOrder.FASTEST:
+            self._find_shares(step)
+        return step
 
-    def call(self, step: _Step, layer: _Layer) -> None:
+    def _find_shares(self, step: KernelStep) -> None:
+        """Rows that begin with the same blocks are told to the kernel, which then reads these once."""
+        rows = step.num_rows
+        made = np.empty(7 * rows + 1, dtype=np.int32)
+        row_shares, starts, members, lengths, scratch = np.split(made, (rows, 2 * rows + 1, 3 * rows + 1, 4 * rows + 1))
+        out = [ctypes.c_void_p(_address(part)) for part in (scratch, row_shares, starts, members, lengths)]
+        step.num_shares = self.library.stemcache_shares(ctypes.byref(step), *out)
+        step.row_shares, step.share_starts = _address(row_shares), _address(starts)
+        step.share_rows, step.share_lengths = _address(members), _address(lengths)
+        step.kept_alive = made
+
+    def call(self, step: KernelStep, layer: KernelLayer) -> None:
         """Runs the kernel, with as much workspace as it asks for."""
-        needed = int(self._workspace_floats(ctypes.byref(step), ctypes.byref(layer)))
+        needed = int(self._workspace_bytes(ctypes.byref(step), ctypes.byref(layer)))
         if needed > self._workspace.numel():
-            self._workspace = torch.empty(needed)
+            self._workspace = torch.empty(needed, dtype=torch.uint8)
         layer.workspace = self._workspace.data_ptr()
         self._attend(ctypes.byref(step), ctypes.byref(layer))
+
+
+def pool_fields(pool: LayerPool, dtype: KvDtype) -> dict[str, int]:
+    """The fields of a KernelLayer that tell of a layer's pool; a latent pool has no values of its own."""
+    parts = {"keys": pool.keys, "key_scales": pool.key_scales, "value_scales": pool.value_scales}
+    if pool.values.numel():
+        parts["values"] = pool.values
+    addresses = {name: part.data_ptr() for name, part in parts.items() if part is not None}
+    stride = pool.keys.stride(0) * pool.keys.element_size()
+    return {**addresses, "block_stride": stride, "element": _ELEMENTS[dtype], "num_kv_heads": pool.keys.shape[2]}
 
 
 class _NativeStep:
@@ -109,7 +128,10 @@ class _NativeStep:
         self._kernel = kernel
         self._pools = pools
         self._batch = batch
-        self._steps = [kernel.step_struct(batch, group, pools.block_size) for group in batch.groups]
+        self._steps = [
+            kernel.step_struct(batch, group, pools.block_size, pool.shape.window)
+            for group, pool in zip(batch.groups, pools.groups, strict=True)
+        ]
 
     def attend(
         self,
@@ -123,34 +145,30 @@ class _NativeStep:
         sinks: Tensor | None,
     ) -> Tensor:
         query, key, value = _dense_last(query), _dense_last(key), _dense_last(value)
-        group, _ = self._pools.place(layer)
-        pool = self._pools.layer(layer)
-        keys, values = pool.keys, pool.values
+        group, place = self._pools.place(layer)
+        pool = self._pools.groups[group]
         num_heads, num_tokens, width = query.shape
-        output = torch.empty(num_tokens, num_heads, width)
+        output = torch.empty(num_tokens, num_heads, value.shape[2])
         sinks = None if sinks is None else sinks.contiguous()
-        arguments = _Layer(
-            query.data_ptr(),
-            key.data_ptr(),
-            value.data_ptr(),
-            keys.data_ptr(),
-            values.data_ptr(),
-            output.data_ptr(),
-            None if sinks is None else sinks.data_ptr(),
-            None,
-            query.stride(1),
-            query.stride(0),
-            key.stride(1),
-            key.stride(0),
-            value.stride(1),
-            value.stride(0),
-            keys.stride(0),
-            num_heads,
-            key.shape[0],
-            width,
-            window,
-            scaling,
-            softcap,
+        arguments = KernelLayer(
+            query=query.data_ptr(),
+            key=key.data_ptr(),
+            value=value.data_ptr(),
+            out=output.data_ptr(),
+            sinks=None if sinks is None else sinks.data_ptr(),
+            query_token_stride=query.stride(1),
+            query_head_stride=query.stride(0),
+            key_token_stride=key.stride(1),
+            key_head_stride=key.stride(0),
+            value_token_stride=value.stride(1),
+            value_head_stride=value.stride(0),
+            num_query_heads=num_heads,
+            key_width=width,
+            value_width=value.shape[2],
+            window=window,
+            scaling=scaling,
+            softcap=softcap,
+            **pool_fields(pool.layer(place), pool.dtype),
         )
         self._kernel.call(self._steps[group], arguments)
         return output
@@ -160,6 +178,6 @@ def _dense_last(tensor: Tensor) -> Tensor:
     return tensor if tensor.stride(-1) == 1 else tensor.contiguous()
 
 
-def _address(values: npt.NDArray[np.int32] | npt.NDArray[np.int64]) -> int:
+def _address(values: npt.NDArray[np.int32] | npt.NDArray[np.int64] | Slots) -> int:
     assert values.flags.c_contiguous
     return int(values.ctypes.data)

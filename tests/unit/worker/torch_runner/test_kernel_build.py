@@ -39,13 +39,16 @@ def test_a_build_that_was_killed_leaves_nothing_in_the_way(tmp_path: Path) -> No
     (library,) = (tmp_path / "kernels").glob("*.so")
     library.unlink()
     library.with_suffix(".making").write_bytes(b"half a library")
-    assert build_kernel(compiler(), tmp_path).stemcache_supports(6, 2, 64) == 1
+    assert build_kernel(compiler(), tmp_path).stemcache_supports(6, 2, 64, 64) == 1
 
 
 @needs_compiler
 def test_shapes_that_the_kernel_does_not_compute_are_told(tmp_path: Path) -> None:
     supports = build_kernel(compiler(), tmp_path).stemcache_supports
-    assert [bool(supports(6, 2, width)) for width in (16, 64, 256, 17, 272)] == [True, True, True, False, False]
+    widths = ((16, 16), (64, 64), (256, 256), (192, 128), (576, 512), (17, 16), (16, 24 + 1), (1040, 16))
+    expected = [True] * 5 + [False] * 3
+    assert [bool(supports(6, 2, *both)) for both in widths] == expected
+    assert not supports(6, 4, 64, 64)
 
 
 def test_a_program_that_is_no_compiler_is_named(tmp_path: Path) -> None:
