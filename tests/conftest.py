@@ -6,6 +6,7 @@ import os
 
 from hypothesis import HealthCheck, settings
 
+os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")  # read when torch is imported: other tests need the waiting CPUs
 os.environ.setdefault("TRITON_INTERPRET", "1")  # read when kernels are imported: GPUs are not needed to test them
 
 settings.register_profile("everyday", deadline=None)

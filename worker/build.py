@@ -6,6 +6,7 @@ import time
 from dataclasses import replace
 
 from cache_store.index import IndexUnavailableError
+from cache_store.kv_layout import KvDtype
 from cache_store.redis_index import RedisIndexWriter
 from cache_store.redis_quotas import RedisQuotas
 from cache_store.redis_registry import RedisRegistryWriter
@@ -13,7 +14,7 @@ from cache_store.redis_session import REDIS_ERRORS, RedisSession
 from cache_store.redis_sweep import sweep_dead
 from worker.block_copier import BlockCopier
 from worker.build_tiers import build_tiers, sizes_of
-from worker.config import RunnerKind, WorkerConfig
+from worker.config import KvChoice, RunnerKind, WorkerConfig
 from worker.digest_runner import DigestRunner, Durations, digest_model
 from worker.publisher import Stores
 from worker.runner import Runner
@@ -56,7 +57,12 @@ def _build_paged(config: WorkerConfig) -> Runner:
     assert config.model_folder is not None, "checked by WorkerConfig"
     threads = config.torch_threads
     model = load_model(
-        config.model_folder, config.cache_dir, config.device, name=config.model_name, num_threads=threads
+        config.model_folder,
+        config.cache_dir,
+        config.device,
+        name=config.model_name,
+        num_threads=threads,
+        kv_dtype=None if config.kv_dtype is KvChoice.AUTO else KvDtype(config.kv_dtype.value),
     )
     geometry = model.geometry(BLOCK_SIZE)
     sizes = sizes_of(config, geometry)

@@ -32,6 +32,17 @@ class RunnerKind(StrEnum):
     """The token-digest runner: no model, exact bookkeeping, any speed. For tests of schedulers and clusters."""
 
 
+class KvChoice(StrEnum):
+    """How keys and values are stored."""
+
+    AUTO = "auto"
+    """As the model computes them."""
+    INT8 = "int8"
+    """8 bits, and a scale for each token and head."""
+    FLOAT8 = "float8_e4m3"
+    """The same, with 4 bits of exponent."""
+
+
 class AttentionKind(StrEnum):
     """What attends to cached keys and values."""
 
@@ -100,6 +111,7 @@ class WorkerConfig:
     torch_threads: int = 1
     device: str = "cpu"
     attention_backend: AttentionKind = AttentionKind.AUTO
+    kv_dtype: KvChoice = KvChoice.AUTO
     digest_step_s: float = 0.0
     """Seconds that a step of the digest runner takes at least."""
     digest_token_s: float = 0.0
@@ -141,6 +153,7 @@ def _check_runner(config: WorkerConfig) -> None:
         _require(config.model_folder is not None, "model_folder", "the paged runner needs a model folder")
     else:
         _require(config.model_folder is None, "model_folder", "the digest runner has no model; leave the folder out")
+        _require(config.kv_dtype is KvChoice.AUTO, "kv_dtype", "the digest runner has no keys to quantise; use auto")
     _require(
         bool(_DEVICE.fullmatch(config.device)), "device", f"device is {config.device!r}; it is cpu, cuda or cuda:NUMBER"
     )

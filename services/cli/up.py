@@ -76,6 +76,12 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         default="auto",
         help="what attends to cached keys and values (default: the fastest that model and device allow)",
     )
+    parser.add_argument(
+        "--kv-dtype",
+        choices=("auto", "int8", "float8_e4m3"),
+        default="auto",
+        help="how keys and values are stored: as the model computes them, or in 8 bits, of which more fit",
+    )
     parser.add_argument("--runner", choices=("paged", "digest"), default="paged", help=argparse.SUPPRESS)
     parser.set_defaults(run=run)
 
@@ -97,6 +103,7 @@ def run(args: argparse.Namespace) -> int:
     from services.cluster.launch import (
         AttentionKind,
         Device,
+        KvChoice,
         LaunchOptions,
         RunnerKind,
         running_system,
@@ -123,6 +130,7 @@ def run(args: argparse.Namespace) -> int:
         eviction_policy=PolicyKind(args.eviction_policy),
         device=Device(args.device),
         attention_backend=AttentionKind(args.attention_backend),
+        kv_dtype=KvChoice(args.kv_dtype),
     )
     with StopSignals() as stop:
         with running_system(options, stop, _say) as system:

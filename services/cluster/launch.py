@@ -44,9 +44,9 @@ from services.cluster.up_state import STATE_VERSION, UpState, remove_state, writ
 from services.cluster.worker_part import WorkerPart, WorkerSpec
 from services.settings import environment
 from worker.actor import Reach, WorkerActor, actor_environment
-from worker.config import AttentionKind, KvBytes, NumBlocks, PoolSize, RunnerKind, WorkerConfig
+from worker.config import AttentionKind, KvBytes, KvChoice, NumBlocks, PoolSize, RunnerKind, WorkerConfig
 
-__all__ = ["AttentionKind", "Device", "LaunchOptions", "RunnerKind", "RunningSystem", "running_system"]
+__all__ = ["AttentionKind", "Device", "KvChoice", "LaunchOptions", "RunnerKind", "RunningSystem", "running_system"]
 
 DEFAULT_MODEL_NAME = "smollm2-135m-instruct"
 DIGEST_MODEL_NAME = "digest"
@@ -98,6 +98,7 @@ class LaunchOptions:
     """Loaded beside those that were loaded before and never unloaded."""
     device: Device = Device.AUTO
     attention_backend: AttentionKind = AttentionKind.AUTO
+    kv_dtype: KvChoice = KvChoice.AUTO
 
     @property
     def disk_folder(self) -> Path:
@@ -313,6 +314,7 @@ def _worker_spec(
         disk_folder=options.disk_folder,
         device=seat.device,
         attention_backend=options.attention_backend,
+        kv_dtype=options.kv_dtype,
         runner=options.runner,
         model_folder=model.folder,
         cache_dir=options.cache_dir,

@@ -25,8 +25,9 @@ from triton.runtime.jit import JITFunction
 
 from cache_store.kv_layout import KvDtype
 from tests.support.paged_steps import StepCase, make_step
+from worker.torch_runner.attention_backend import Order
 from worker.torch_runner.pools import LayerPool
-from worker.torch_runner.triton_attention import Order, TritonAttention
+from worker.torch_runner.triton_attention import TritonAttention
 from worker.torch_runner.triton_launch import DeviceWork, Kernels
 from worker.torch_runner.triton_linear import fixed_linear
 from worker.torch_runner.triton_tiling import latent_tiling

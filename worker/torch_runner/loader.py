@@ -58,6 +58,8 @@ class LoadedModel:
     name: str
     device: torch.device
     dtype: ModelDtype
+    kv_dtype: KvDtype
+    """Of cached keys and values."""
     layers: tuple[LayerSpec, ...]
     groups: tuple[GroupShape, ...]
     latents: Mapping[int, LatentProjection]
@@ -76,11 +78,6 @@ class LoadedModel:
     def torch_dtype(self) -> torch.dtype:
         """`dtype` as torch names it."""
         return torch_dtype(self.dtype)
-
-    @property
-    def kv_dtype(self) -> KvDtype:
-        """Of cached keys and values."""
-        return KvDtype(self.dtype.value)
 
     def geometry(self, block_size: int) -> CacheGeometry:
         """What a block pool of that block size is told."""
@@ -108,6 +105,22 @@ class LoadedModel:
         )
 
 
+def _kv_dtype(wanted: KvDtype | None, dtype: ModelDtype, layers: tuple[LayerSpec, ...]) -> KvDtype:
+    """What is cached is what the model computes, or it quantised."""
+    own = KvDtype(dtype.value)
+    if wanted is None or wanted is own:
+        return own
+    if not wanted.scale_bytes:
+        raise InvalidRequestError(
+            "kv_dtype", f"a {dtype} model's keys and values are cached as such, int8 or float8_e4m3, not as {wanted}"
+        )
+    if any(layer.latent_dim for layer in layers):
+        raise InvalidRequestError(
+            "kv_dtype", f"latents of this model are not cached as {wanted}: they are small already; use auto"
+        )
+    return wanted
+
+
 def torch_dtype(dtype: ModelDtype) -> torch.dtype:
     """`dtype` as torch names it."""
     return {
@@ -125,11 +138,17 @@ def load_model(
     name: str | None = None,
     num_threads: int = 1,
     forward: ForwardChoice = ForwardChoice.FASTEST,
+    kv_dtype: KvDtype | None = None,
 ) -> LoadedModel:
     """Loads and probes the model of `folder`; `cache_dir` remembers digests, `name` is the folder's by default.
 
+<<<<<<< HEAD
     `num_threads` is set for the whole process, as runners do. `dtype` None: on a GPU that of the folder where it is one
     of 16 bits, else float32.
+=======
+    `num_threads` is set for the whole process, as runners do. `kv_dtype` is what keys and values are cached as; None:
+    as the model computes them.
+>>>>>>> f787455 (Keys and values in int8 or fp8 by choice (stemcache up --kv-dtype); tests of the kernel's new ways)
 
     Raises InvalidRequestError where the folder is not whole or its architecture is not served, PreconditionError where
     this machine cannot compute it.
@@ -164,6 +183,7 @@ def load_model(
         name=name or checked.path.name,
         device=place,
         dtype=dtype,
+        kv_dtype=_kv_dtype(kv_dtype, dtype, layers),
         layers=layers,
         groups=group_layers(layers),
         latents=latents,

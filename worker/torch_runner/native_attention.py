@@ -7,7 +7,6 @@ once per back end; its workspace grows to the largest step and is reused, so a b
 from __future__ import annotations
 
 import ctypes
-from enum import StrEnum
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +16,7 @@ from torch import Tensor
 
 from cache_store.kv_layout import KvDtype
 from worker.model_files.layers import LayerSpec
+from worker.torch_runner.attention_backend import Order
 from worker.torch_runner.compiler import Compiler
 from worker.torch_runner.hook import LayerAttention
 from worker.torch_runner.kernel_build import build_kernel
@@ -27,15 +27,6 @@ from worker.torch_runner.step_batch import GroupBatch, Slots, StepBatch
 _ELEMENTS = {KvDtype.FLOAT32: 0, KvDtype.INT8: 1, KvDtype.FLOAT8: 2}
 
 
-class ReductionOrder(StrEnum):
-    """In which order the kernel sums."""
-
-    FASTEST = "fastest"
-    """As threads and the step's other rows make it fast: results differ by rounding."""
-    FIXED = "fixed"
-    """By position only: the bits of a row depend on nothing but its own query, keys and values."""
-
-
 class NativeAttention:
     """The fast back end. Raises KernelBuildError where the kernel cannot be built."""
 
@@ -44,7 +35,7 @@ class NativeAttention:
         compiler: Compiler,
         cache_dir: Path,
         num_threads: int,
-        order: ReductionOrder = ReductionOrder.FASTEST,
+        order: Order = Order.FREE,
     ) -> None:
         self.library = build_kernel(compiler, cache_dir)
         """Calls as `paged_attention.h` tells."""
@@ -85,9 +76,9 @@ class NativeAttention:
             num_tokens=len(batch.token_ids),
             block_size=block_size,
             num_threads=self._num_threads,
-            fixed_order=self._order is ReductionOrder.FIXED,
+            fixed_order=self._order is Order.FIXED,
         )
-        if not window and len(batch.lengths) > 1 and self._order is ReductionOrder.FASTEST:
+        if not window and len(batch.lengths) > 1 and self._order is Order.FREE:
             self._find_shares(step)
         return step
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import StrEnum
 
 import numpy as np
 import torch
@@ -18,6 +17,7 @@ from torch import Tensor
 from cache_store.errors import PreconditionError
 from cache_store.kv_layout import GroupShape
 from worker.model_files.layers import LayerSpec
+from worker.torch_runner.attention_backend import Order
 from worker.torch_runner.hook import LayerAttention
 from worker.torch_runner.pools import KvPools
 from worker.torch_runner.step_batch import GroupBatch, StepBatch
@@ -32,13 +32,6 @@ from worker.torch_runner.triton_tiling import (
     split_of,
 )
 from worker.torch_runner.work_items import Rows, Words, Work, make_work
-
-
-class Order(StrEnum):
-    """Whether the order of additions may depend on the batch."""
-
-    FREE = "free"
-    FIXED = "fixed"
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,7 +13,8 @@ from triton.runtime import interpreter
 from cache_store.errors import PreconditionError
 from cache_store.kv_layout import KvDtype
 from tests.support.paged_steps import StepCase, make_step, quantised, written_out
-from worker.torch_runner.triton_attention import Order, TritonAttention
+from worker.torch_runner.attention_backend import Order
+from worker.torch_runner.triton_attention import TritonAttention
 
 ROWS = ((37, 1), (70, 1), (21, 19))
 """Two that are decoded, the second over three ranges of keys, and one chunk of a prompt with history."""
