@@ -50,20 +50,17 @@ def connect_stores(config: WorkerConfig) -> Stores:
 
 def _build_paged(config: WorkerConfig) -> Runner:
     from worker.torch_runner.attention_choice import choose_attention  # imports torch
-    from worker.torch_runner.loader import load_model
+    from worker.torch_runner.loader import load_model, with_kv_dtype
     from worker.torch_runner.paged import PagedRunner
     from worker.torch_runner.triton_choice import graphs_maker
 
     assert config.model_folder is not None, "checked by WorkerConfig"
     threads = config.torch_threads
     model = load_model(
-        config.model_folder,
-        config.cache_dir,
-        config.device,
-        name=config.model_name,
-        num_threads=threads,
-        kv_dtype=None if config.kv_dtype is KvChoice.AUTO else KvDtype(config.kv_dtype.value),
+        config.model_folder, config.cache_dir, config.device, name=config.model_name, num_threads=threads
     )
+    if config.kv_dtype is not KvChoice.AUTO:
+        model = with_kv_dtype(model, KvDtype(config.kv_dtype.value))
     geometry = model.geometry(BLOCK_SIZE)
     sizes = sizes_of(config, geometry)
     attention = choose_attention(config.attention_backend, model, config.torch_threads, config.cache_dir)

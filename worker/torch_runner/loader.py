@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from pathlib import Path
 
@@ -105,6 +105,49 @@ class LoadedModel:
         )
 
 
+def with_kv_dtype(model: LoadedModel, wanted: KvDtype) -> LoadedModel:
+    """The same model, whose keys and values are cached as `wanted`: as it computes them, or that quantised."""
+    if wanted is model.kv_dtype:
+        return model
+    if not wanted.scale_bytes:
+        raise InvalidRequestError(
+            "kv_dtype", f"a {model.dtype} model's keys and values are cached as such, int8 or float8_e4m3, not {wanted}"
+        )
+    if model.latents:
+        raise InvalidRequestError("kv_dtype", f"latents are not cached as {wanted}: they are small already; use auto")
+    return replace(model, kv_dtype=wanted)
+
+
+def torch_dtype(self) -> torch.dtype:
+        """`dtype` as torch names it."""
+        return torch_dtype(self.dtype)
+
+    def geometry(self, block_size: int) -> CacheGeometry:
+        """What a block pool of that block size is told."""
+        return geometry(self.groups, block_size, self.kv_dtype)
+
+    def info(self, block_size: int) -> ModelInfo:
+        """What the rest of the worker is told."""
+        kv_format = KvFormat(
+            weights_digest=self.weights_digest,
+            adapter_digest=NO_ADAPTER,
+            attention=self.attention,
+            model_dtype=self.dtype,
+            kv_dtype=self.kv_dtype,
+            block_size=block_size,
+            layout_version=LAYOUT_VERSION,
+        )
+        return ModelInfo(
+            name=self.name,
+            kv_format=kv_format,
+            geometry=self.geometry(block_size),
+            vocab_size=self.vocab_size,
+            max_model_len=self.max_model_len,
+            eos_token_ids=self.eos_token_ids,
+            tokenizer_digest=self.tokenizer_digest,
+        )
+
+
 def _kv_dtype(wanted: KvDtype | None, dtype: ModelDtype, layers: tuple[LayerSpec, ...]) -> KvDtype:
     """What is cached is what the model computes, or it quantised."""
     own = KvDtype(dtype.value)
@@ -138,17 +181,11 @@ def load_model(
     name: str | None = None,
     num_threads: int = 1,
     forward: ForwardChoice = ForwardChoice.FASTEST,
-    kv_dtype: KvDtype | None = None,
 ) -> LoadedModel:
     """Loads and probes the model of `folder`; `cache_dir` remembers digests, `name` is the folder's by default.
 
-<<<<<<< HEAD
     `num_threads` is set for the whole process, as runners do. `dtype` None: on a GPU that of the folder where it is one
     of 16 bits, else float32.
-=======
-    `num_threads` is set for the whole process, as runners do. `kv_dtype` is what keys and values are cached as; None:
-    as the model computes them.
->>>>>>> f787455 (Keys and values in int8 or fp8 by choice (stemcache up --kv-dtype); tests of the kernel's new ways)
 
     Raises InvalidRequestError where the folder is not whole or its architecture is not served, PreconditionError where
     this machine cannot compute it.
@@ -183,7 +220,7 @@ def load_model(
         name=name or checked.path.name,
         device=place,
         dtype=dtype,
-        kv_dtype=_kv_dtype(kv_dtype, dtype, layers),
+        kv_dtype=KvDtype(dtype.value),
         layers=layers,
         groups=group_layers(layers),
         latents=latents,
