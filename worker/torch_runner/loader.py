@@ -118,52 +118,6 @@ def with_kv_dtype(model: LoadedModel, wanted: KvDtype) -> LoadedModel:
     return replace(model, kv_dtype=wanted)
 
 
-def torch_dtype(self) -> torch.dtype:
-        """`dtype` as torch names it."""
-        return torch_dtype(self.dtype)
-
-    def geometry(self, block_size: int) -> CacheGeometry:
-        """What a block pool of that block size is told."""
-        return geometry(self.groups, block_size, self.kv_dtype)
-
-    def info(self, block_size: int) -> ModelInfo:
-        """What the rest of the worker is told."""
-        kv_format = KvFormat(
-            weights_digest=self.weights_digest,
-            adapter_digest=NO_ADAPTER,
-            attention=self.attention,
-            model_dtype=self.dtype,
-            kv_dtype=self.kv_dtype,
-            block_size=block_size,
-            layout_version=LAYOUT_VERSION,
-        )
-        return ModelInfo(
-            name=self.name,
-            kv_format=kv_format,
-            geometry=self.geometry(block_size),
-            vocab_size=self.vocab_size,
-            max_model_len=self.max_model_len,
-            eos_token_ids=self.eos_token_ids,
-            tokenizer_digest=self.tokenizer_digest,
-        )
-
-
-def _kv_dtype(wanted: KvDtype | None, dtype: ModelDtype, layers: tuple[LayerSpec, ...]) -> KvDtype:
-    """What is cached is what the model computes, or it quantised."""
-    own = KvDtype(dtype.value)
-    if wanted is None or wanted is own:
-        return own
-    if not wanted.scale_bytes:
-        raise InvalidRequestError(
-            "kv_dtype", f"a {dtype} model's keys and values are cached as such, int8 or float8_e4m3, not as {wanted}"
-        )
-    if any(layer.latent_dim for layer in layers):
-        raise InvalidRequestError(
-            "kv_dtype", f"latents of this model are not cached as {wanted}: they are small already; use auto"
-        )
-    return wanted
-
-
 def torch_dtype(dtype: ModelDtype) -> torch.dtype:
     """`dtype` as torch names it."""
     return {
