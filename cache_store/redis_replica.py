@@ -17,11 +17,13 @@ from dataclasses import dataclass, field
 import structlog
 
 from cache_store.clock import Clock
+from cache_store.departures import Departures
 from cache_store.domain import DomainTag
 from cache_store.errors import CorruptDataError
+from cache_store.events import BlockChange
 from cache_store.index import Incarnation, IndexReader, IndexUnavailableError
-from cache_store.index_replica import IndexReplica
-from cache_store.index_stream import unpack_events
+from cache_store.index_replica import IndexReplica, each
+from cache_store.index_stream import StreamedChange, unpack_events
 from cache_store.redis_index import EVENTS_FIELD, FROM_FIELD, MARK_FIELD
 from cache_store.redis_keys import blocks_key, changes_key, mark_key
 from cache_store.redis_session import REDIS_ERRORS, Command, RedisCallError, RedisSession, Reply
@@ -89,13 +91,15 @@ class ReplicaIndexReader:
         script: IndexReader,
         incarnations: Callable[[], Collection[Incarnation]],
         clock: Clock,
+        departures: Departures,
         replica: IndexReplica | None = None,
     ) -> None:
-        """`incarnations`: those that live."""
+        """`incarnations`: those that live. `departures` is told what leaves domains that are in the copy."""
         self._session = session
         self._script = script
         self._incarnations = incarnations
         self._clock = clock
+        self._departures = departures
         self.replica = IndexReplica() if replica is None else replica
         """Only to be looked at."""
         self._followers: dict[Incarnation, _Follower] = {}
@@ -243,7 +247,7 @@ class ReplicaIndexReader:
                     self.replica.forget(incarnation)
                 elif entry.before != (follower.mark or _NO_MARK):
                     return False
-                self.replica.apply(incarnation, unpack_events(entry.events))
+                self._apply(incarnation, unpack_events(entry.events))
                 follower.last_id, follower.mark = entry.id, entry.mark
             if len(entries) == MAX_ENTRIES_PER_POLL:
                 return True
@@ -253,6 +257,12 @@ class ReplicaIndexReader:
             return True
         was_behind, follower.is_behind = follower.is_behind, True
         return not was_behind or bool(entries)
+
+    def _apply(self, incarnation: Incarnation, changes: Sequence[StreamedChange]) -> None:
+        self.replica.apply(incarnation, changes)
+        for change in changes:
+            if change.change is BlockChange.REMOVED and self.replica.knows(change.domain_tag, incarnation):
+                self._departures.note(change.domain_tag, each(change.digests))
 
     def _start_anew(self, incarnation: Incarnation) -> None:
         if self._followers[incarnation].polled_s > -math.inf:

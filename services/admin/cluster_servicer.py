@@ -16,6 +16,7 @@ from stemcache.admin.v1.admin_pb2_grpc import ClusterServiceServicer
 from cache_store.domain import TenantId
 from cache_store.errors import NotFoundError
 from services.admin.worker_messages import worker_message
+from services.router.explain import Miss, explain
 from services.router.messages import cached_by_tier, duration, timestamp
 from services.router.records import Arrived, Ended, FirstToken, RequestRecord, RequestRecords, Routed
 from services.router.registry_view import RegistryView
@@ -26,6 +27,21 @@ from services.tenants.directory import TenantDirectory
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # in quotes: a generic to the type checker only
 
 _RULES = {RouteRule.COST: pb.ROUTE_RULE_COST, RouteRule.AFFINITY: pb.ROUTE_RULE_AFFINITY}
+
+_MISSES = {
+    Miss.UNKNOWN: pb.MISS_REASON_UNSPECIFIED,
+    Miss.NONE: pb.MISS_REASON_NONE,
+    Miss.BYPASSED: pb.MISS_REASON_BYPASSED,
+    Miss.STALE_CONTROL_DATA: pb.MISS_REASON_STALE_CONTROL_DATA,
+    Miss.GONE: pb.MISS_REASON_GONE,
+    Miss.LOAD: pb.MISS_REASON_LOAD,
+    Miss.AFFINITY: pb.MISS_REASON_AFFINITY,
+    Miss.OTHER_FORMAT: pb.MISS_REASON_OTHER_FORMAT,
+    Miss.EVICTED: pb.MISS_REASON_EVICTED,
+    Miss.PURGED: pb.MISS_REASON_PURGED,
+    Miss.DIFFERS: pb.MISS_REASON_DIFFERS,
+    Miss.NEVER_STORED: pb.MISS_REASON_NEVER_STORED,
+}
 
 _NEVER_S = 86_400.0 * 365
 """Age of control data that was never read: a duration knows no infinity."""
@@ -69,11 +85,26 @@ class ClusterServicer(ClusterServiceServicer):
     async def GetRequestRecord(
         self, request: pb.GetRequestRecordRequest, context: Context
     ) -> pb.GetRequestRecordResponse:
-        record = self._records.find(request.tenant, request.request_id)
+        return _record(await self._find(request.tenant, request.request_id, context))
+
+    async def ExplainRequest(self, request: pb.ExplainRequestRequest, context: Context) -> pb.ExplainRequestResponse:
+        record = await self._find(request.tenant, request.request_id, context)
+        explanation = explain(record)
+        return pb.ExplainRequestResponse(
+            worker_id=explanation.worker_id,
+            route=explanation.route,
+            miss_reason=_MISSES[explanation.miss],
+            reuse=explanation.reuse,
+            first_missing_token=explanation.first_missing_token,
+            record=_record(record),
+        )
+
+    async def _find(self, tenant: str, request_id: str, context: Context) -> RequestRecord:
+        record = self._records.find(tenant, request_id)
         if record is None:
             error = NotFoundError("this router remembers no such request; it keeps the last ones that it ran itself")
             await abort_with(context, error)
-        return _record(record)
+        return record
 
 
 def _record(record: RequestRecord) -> pb.GetRequestRecordResponse:

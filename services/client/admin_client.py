@@ -19,6 +19,7 @@ from services.client.admin_requests import USUAL_TERMS, TenantTerms
 from services.client.admin_results import (
     ApiKey,
     ClusterStatus,
+    Explanation,
     ImportCounts,
     NewApiKey,
     PurgeReceipt,
@@ -143,6 +144,13 @@ class AdminClient:
         with api_errors():
             response = self._cluster.GetStatus(pb.GetStatusRequest(), timeout=self._timeout_s, metadata=self._metadata)
         return messages.status_of(response)
+
+    def explain_request(self, tenant: str, request_id: str) -> Explanation:
+        """Why a recent request went where it went, and reused what it did."""
+        request = pb.ExplainRequestRequest(tenant=tenant, request_id=request_id)
+        with api_errors():
+            response = self._cluster.ExplainRequest(request, timeout=self._timeout_s, metadata=self._metadata)
+        return messages.explanation_of(response)
 
     def request_record(self, tenant: str, request_id: str) -> RequestRecord:
         """The record of a recent request, with the terms of its routing."""

@@ -12,6 +12,7 @@ from services.client.admin_requests import TenantTerms
 from services.client.admin_results import (
     ApiKey,
     ClusterStatus,
+    Explanation,
     PressureStatus,
     PurgeReceipt,
     RequestRecord,
@@ -97,6 +98,18 @@ def status_of(message: pb.GetStatusResponse) -> ClusterStatus:
         workers=tuple(_worker_of(each) for each in message.workers),
         refused_workers=tuple(message.refused_workers),
         running_requests=message.running_requests,
+    )
+
+
+def explanation_of(message: pb.ExplainRequestResponse) -> Explanation:
+    """The value of an explanation."""
+    return Explanation(
+        worker_id=message.worker_id,
+        route=message.route,
+        miss_reason=pb.MissReason.Name(message.miss_reason).removeprefix("MISS_REASON_").lower(),
+        reuse=message.reuse,
+        first_missing_token=message.first_missing_token,
+        record=record_of(message.record),
     )
 
 

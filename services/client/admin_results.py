@@ -224,6 +224,22 @@ class RouteTerm:
 
 
 @dataclass(frozen=True, slots=True)
+class Explanation:
+    """Why a request went where it went, and reused what it did."""
+
+    worker_id: str
+    """Empty before it was sent to one."""
+    route: str
+    """Why there."""
+    miss_reason: str
+    """Why not more was reused: `none`, `differs`, `never_stored`, `evicted`, ...; `unspecified` before it is known."""
+    reuse: str
+    first_missing_token: int
+    """Position of the first prompt token that had to be computed."""
+    record: RequestRecord
+
+
+@dataclass(frozen=True, slots=True)
 class RequestRecord:
     """One request, from arrival to end."""
 

@@ -17,6 +17,7 @@ import grpc
 import structlog
 
 from cache_store.clock import Clock
+from cache_store.departures import Departures
 from cache_store.errors import PreconditionError
 from cache_store.limit_store import RouterId
 from cache_store.redis_index import RedisIndexReader
@@ -36,6 +37,7 @@ from services.router.dispatch import Dispatcher
 from services.router.generations import Generations
 from services.router.health import Health
 from services.router.limits import Concurrency
+from services.router.outlook import OutlookMaker
 from services.router.planning import Planner
 from services.router.prefixes import Prefixes
 from services.router.purge_notices import PurgeNotices
@@ -191,9 +193,10 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     pool = WorkerPool()
     stack.push_async_callback(pool.close)
     view = RegistryView(RedisRegistryReader(session), clock, tokenizers.digests(), pool.lose)
-    index = ReplicaIndexReader(session, RedisIndexReader(session), view.incarnations, clock)
+    departures = Departures(clock)
+    index = ReplicaIndexReader(session, RedisIndexReader(session), view.incarnations, clock, departures)
     speculations = Speculations(clock)
-    planner = Planner(directory, tokenizers, view, index, speculations)
+    planner = Planner(directory, tokenizers, view, index, speculations, OutlookMaker(departures, clock))
     limits = settings.limits
     places = Concurrency("concurrent requests", limits.max_requests, limits.max_requests_per_tenant)
     calls = Concurrency("concurrent calls", limits.max_calls, limits.max_calls_per_tenant)

@@ -115,7 +115,7 @@ class Attempt:
             raise ComputationError("the worker sent tokens before it said that it started")
         now_s = self._carried.first_token_s = self._clock.monotonic_s()
         self._assignment.first_token(now_s)
-        self._job.record.add(FirstToken(self._admitted.cached))
+        self._job.record.add(FirstToken(self._worker.worker_id, self._admitted.cached))
         return Started(
             prompt_tokens=count(self._job.plan.prompt),
             cached=self._admitted.cached,

@@ -20,7 +20,7 @@ from services.router.answer import Answer
 from services.router.attempt import Attempt, Job
 from services.router.carried import Carried, DivergedError
 from services.router.detokenizer import PROMPT_TAIL_TOKENS
-from services.router.generation import CacheMode, GenerationEvent
+from services.router.generation import CacheMode, GenerationEvent, Started
 from services.router.records import Routed
 from services.router.registry_view import RegistryView
 from services.router.routing import RouteChoice, RouteRequest, RouteRule, choose
@@ -78,6 +78,8 @@ class Dispatcher:
             try:
                 async with aclosing(attempt.events()) as events:
                     async for event in events:
+                        if isinstance(event, Started) and coming is not None:
+                            self._speculations.settle(coming)
                         yield event
             except DivergedError:
                 raise

@@ -131,6 +131,7 @@ class Generations:
         self, tenant: Tenant, request_id: str, spec: GenerationSpec, arrival: Arrival, record: RequestRecord
     ) -> Job:
         plan = await self._planner.plan(tenant, spec)
+        record.add(plan.outlooks)
         return Job(
             request_id=request_id,
             spec=spec,

@@ -19,6 +19,7 @@ from cache_store.registry import WorkerRecord
 from cache_store.tokens import PackedTokens, count
 from services.router.generation import CacheMode, GenerationSpec
 from services.router.outage import Outage
+from services.router.outlook import Outlook, OutlookMaker, Outlooks
 from services.router.pool_parts import PoolParts
 from services.router.registry_view import RegistryView
 from services.router.rendezvous import Affinity, affinity
@@ -52,6 +53,7 @@ class Plan:
     """Packed digests of the prompt's full blocks, for each KV format; none where the cache is not read."""
     matched_tokens: Mapping[Incarnation, int]
     """What the index promises, or what is on its way; absent is 0."""
+    outlooks: Outlooks
     degraded: bool
     part: PoolPart
     """What the tenant may have of each worker's pool."""
@@ -63,11 +65,12 @@ class Plan:
 class _Found:
     chains: Mapping[FormatDigest, bytes]
     tokens: Mapping[Incarnation, int]
+    outlooks: tuple[Outlook, ...]
     is_current: bool
     """False: the index is out of reach."""
 
 
-_NOTHING = _Found({}, {}, is_current=True)
+_NOTHING = _Found({}, {}, (), is_current=True)
 
 
 class Planner:
@@ -80,12 +83,14 @@ class Planner:
         view: RegistryView,
         index: IndexReader,
         speculations: Speculations,
+        outlooks: OutlookMaker,
     ) -> None:
         self._directory = directory
         self._tokenizers = tokenizers
         self._view = view
         self._index = index
         self._speculations = speculations
+        self._outlooks = outlooks
         self.models = ServedModels(directory, view, tokenizers.models)
         """What tenants can call."""
         self._parts = PoolParts(directory)
@@ -122,6 +127,7 @@ class Planner:
             domains=domains,
             chains=found.chains,
             matched_tokens=found.tokens,
+            outlooks=Outlooks(cache_mode, is_stale, found.outlooks),
             degraded=is_stale or not found.is_current or not self._view.is_reachable,
             part=part,
             affinity=_affinity(tenant, spec, prompt) if part.share.is_strict else None,
@@ -148,6 +154,7 @@ class Planner:
         """What each worker holds of the prompt, or will soon."""
         chains: dict[FormatDigest, bytes] = {}
         matched: dict[Incarnation, int] = {}
+        outlooks: list[Outlook] = []
         reason = ""
         for kv_format, domain in domains.items():
             block_sizes = {worker.incarnation: worker.block_size for worker in workers if worker.kv_format == kv_format}
@@ -157,14 +164,18 @@ class Planner:
                 blocks = await self._index.lookup(domain.tag, digests, list(block_sizes))
             except IndexUnavailableError as error:
                 blocks, reason = error.known, str(error)
+            num_held = 0
             for incarnation in block_sizes:
                 coming = self._speculations.leading(domain.tag, incarnation, digests)
-                matched[incarnation] = max(blocks.get(incarnation, 0), coming) * block_size
+                num_here = max(blocks.get(incarnation, 0), coming)
+                num_held = max(num_held, num_here)
+                matched[incarnation] = num_here * block_size
+            outlooks.append(self._outlooks.make(domain, digests, block_size, num_held))
         if reason:
             self._outage.failed(reason)
         else:
             self._outage.succeeded()
-        return _Found(chains, matched, is_current=not reason)
+        return _Found(chains, matched, tuple(outlooks), is_current=not reason)
 
 
 def _check_tokens(spec: GenerationSpec, prompt: PackedTokens, workers: Sequence[WorkerRecord]) -> None:

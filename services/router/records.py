@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections import OrderedDict
 from dataclasses import dataclass, field
 
+from cache_store.registry import WorkerId
 from cache_store.usage import CachedTokens
 from services.router.generation import Timings
+from services.router.outlook import Outlooks
 from services.router.routing import RouteRule, RouteTerm
 
 MAX_RECORDS = 4_096
@@ -39,6 +41,7 @@ class Routed:
 class FirstToken:
     """The worker's answer began."""
 
+    worker_id: WorkerId
     cached: CachedTokens
 
 
@@ -53,7 +56,7 @@ class Ended:
     """None where it failed."""
 
 
-Entry = Arrived | Routed | FirstToken | Ended
+Entry = Arrived | Outlooks | Routed | FirstToken | Ended
 
 
 @dataclass(frozen=True, slots=True)

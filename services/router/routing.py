@@ -14,6 +14,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
+from cache_store.domain import FormatDigest
 from cache_store.errors import UnavailableError
 from cache_store.index import Incarnation
 from cache_store.quota import WHOLE_POOL, PoolPart
@@ -80,6 +81,7 @@ class RouteTerm:
     """Why a candidate cost what it cost."""
 
     worker_id: WorkerId
+    kv_format: FormatDigest
     matched_tokens: int
     queue_s: float
     prefill_s: float
@@ -142,7 +144,9 @@ def _term(view: WorkerView, matched: int, request: RouteRequest, assumed_rate: f
     matched = min(matched, request.prompt_tokens - 1)
     queue_s = (load.queued_prefill_tokens + view.pending_prefill_tokens) / rate + _wait_for_place_s(view, request)
     prefill_s = (request.prompt_tokens - matched) / rate
-    return RouteTerm(view.record.worker_id, matched, queue_s, prefill_s, queue_s + ROUTE_WEIGHT * prefill_s)
+    return RouteTerm(
+        view.record.worker_id, view.record.kv_format, matched, queue_s, prefill_s, queue_s + ROUTE_WEIGHT * prefill_s
+    )
 
 
 def _wait_for_place_s(view: WorkerView, request: RouteRequest) -> float:

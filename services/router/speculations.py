@@ -19,6 +19,9 @@ from cache_store.index_replica import leading
 LIFETIME_S = 10.0
 """Beyond the time after which the worker should have computed the prompt."""
 
+SETTLED_S = 1.0
+"""How long an entry counts after the first token: by then the index knows more."""
+
 MAX_BLOCKS = 262_144
 """Over all entries; beyond it those that expire first go."""
 
@@ -41,8 +44,10 @@ class Speculations:
     def __init__(self, clock: Clock, max_blocks: int = MAX_BLOCKS) -> None:
         self._clock = clock
         self._max_blocks = max_blocks
-        self._entries: list[Speculation] = []
-        """A heap by expiry."""
+        self._live: dict[int, Speculation] = {}
+        """Entries that count, by number."""
+        self._heap: list[Speculation] = []
+        """By expiry; those that were withdrawn stay until it."""
         self._newest: dict[_Place, dict[bytes, Speculation]] = defaultdict(dict)
         """Per digest the entry that expires last."""
         self._num_blocks = 0
@@ -52,25 +57,18 @@ class Speculations:
         """A prompt with the block chain `digests` (packed) is sent; it should be computed in `delay_s`."""
         self._expire()
         parts = tuple(digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES))
-        expires_s = self._clock.monotonic_s() + delay_s + LIFETIME_S
-        entry = Speculation(expires_s, self._next, (domain_tag, incarnation), parts)
-        self._next += 1
-        self._num_blocks += len(parts)
-        heappush(self._entries, entry)
-        for digest in parts:
-            newest = self._newest[entry.place]
-            there = newest.get(digest)
-            if there is None or there < entry:
-                newest[digest] = entry
-        while self._num_blocks > self._max_blocks:
-            self._forget(heappop(self._entries))
-        return entry
+        return self._add((domain_tag, incarnation), parts, self._clock.monotonic_s() + delay_s + LIFETIME_S)
+
+    def settle(self, entry: Speculation) -> None:
+        """The worker has computed the prompt: from here on the index tells what becomes of its blocks."""
+        left_s = self._clock.monotonic_s() + SETTLED_S - entry.expires_s
+        if left_s < 0 and entry.number in self._live:
+            self._forget(entry)
+            self._add(entry.place, entry.digests, entry.expires_s + left_s)
 
     def withdraw(self, entry: Speculation) -> None:
         """The worker did not take it. What other entries say of the same blocks may go too: it costs a miss."""
-        if entry in self._entries:
-            self._entries.remove(entry)
-            self._entries.sort()  # a sorted list is a heap
+        if entry.number in self._live:
             self._forget(entry)
 
     def leading(self, domain_tag: DomainTag, incarnation: Incarnation, digests: bytes) -> int:
@@ -81,21 +79,42 @@ class Speculations:
 
     def check_invariants(self) -> None:
         """Raises AssertionError where the books do not agree."""
-        assert self._num_blocks == sum(len(entry.digests) for entry in self._entries) <= self._max_blocks
-        known = set(self._entries)
+        assert self._num_blocks == sum(len(entry.digests) for entry in self._live.values()) <= self._max_blocks
+        assert {entry.number for entry in self._heap} >= self._live.keys()
         for place, newest in self._newest.items():
             assert newest, "a place without entries is kept"
             for digest, entry in newest.items():
-                assert entry in known
+                assert self._live[entry.number] is entry
                 assert entry.place == place
                 assert digest in entry.digests
 
+    def _add(self, place: _Place, digests: tuple[bytes, ...], expires_s: float) -> Speculation:
+        entry = Speculation(expires_s, self._next, place, digests)
+        self._next += 1
+        self._num_blocks += len(digests)
+        self._live[entry.number] = entry
+        heappush(self._heap, entry)
+        for digest in digests:
+            newest = self._newest[place]
+            there = newest.get(digest)
+            if there is None or there < entry:
+                newest[digest] = entry
+        while self._num_blocks > self._max_blocks:
+            self._pop()
+        return entry
+
     def _expire(self) -> None:
         now_s = self._clock.monotonic_s()
-        while self._entries and self._entries[0].expires_s <= now_s:
-            self._forget(heappop(self._entries))
+        while self._heap and self._heap[0].expires_s <= now_s:
+            self._pop()
+
+    def _pop(self) -> None:
+        entry = heappop(self._heap)
+        if entry.number in self._live:
+            self._forget(entry)
 
     def _forget(self, entry: Speculation) -> None:
+        del self._live[entry.number]
         self._num_blocks -= len(entry.digests)
         newest = self._newest.get(entry.place, {})
         for digest in entry.digests:

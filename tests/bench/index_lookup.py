@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cache_store.clock import SystemClock
+from cache_store.departures import Departures
 from cache_store.domain import DomainTag
 from cache_store.index import Incarnation
 from cache_store.redis_index import RedisIndexReader, RedisIndexWriter
@@ -118,7 +119,8 @@ async def fill_baseline(urls: RoleUrls) -> None:
 async def cases(session: RedisSession) -> list[Case]:
     """PING, a lookup per chain by script and in the copy of a router, and the baseline."""
     reader = RedisIndexReader(session, DEADLINE_S)
-    replica = ReplicaIndexReader(session, reader, lambda: INCARNATIONS, _Standing())
+    clock = _Standing()
+    replica = ReplicaIndexReader(session, reader, lambda: INCARNATIONS, clock, Departures(clock))
     await replica.poll()
     for incarnation in INCARNATIONS:
         await replica.load(TAG, incarnation)

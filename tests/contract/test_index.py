@@ -12,6 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from cache_store.clock import SystemClock
+from cache_store.departures import Departures
 from cache_store.domain import DomainTag
 from cache_store.events import BlockChange, BlockEvent
 from cache_store.index import Incarnation, IndexReader, IndexUnavailableError, IndexWriter
@@ -41,7 +42,9 @@ class FollowingReader:
 
     def __init__(self, session: RedisSession, script: IndexReader) -> None:
         self._live = {ONE, TWO}
-        self._replica = ReplicaIndexReader(session, script, lambda: self._live, SystemClock())
+        self._replica = ReplicaIndexReader(
+            session, script, lambda: self._live, SystemClock(), Departures(SystemClock())
+        )
 
     async def lookup(
         self, domain_tag: DomainTag, digests: bytes, incarnations: Sequence[Incarnation]

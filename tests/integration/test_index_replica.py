@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from cache_store.clock import ManualClock
+from cache_store.departures import Departures
 from cache_store.domain import DomainTag
 from cache_store.events import BlockChange, BlockEvent
 from cache_store.index import Incarnation, IndexReader, IndexUnavailableError
@@ -49,6 +50,7 @@ class Bench:
     writer: RedisIndexWriter
     script: CountingReader
     clock: ManualClock
+    departures: Departures
     replica: ReplicaIndexReader
     number: int = 0
 
@@ -75,9 +77,10 @@ async def bench(request: pytest.FixtureRequest) -> AsyncIterator[Bench]:
     server.wipe()
     clock = ManualClock()
     async with server.session(RedisRole.ROUTER) as reading, server.session(RedisRole.WORKER) as writing:
+        departures = Departures(clock)
         script = CountingReader(RedisIndexReader(reading, deadline_s=5.0))
-        replica = ReplicaIndexReader(reading, script, lambda: (ONE, TWO), clock)
-        yield Bench(server, reading, RedisIndexWriter(writing, deadline_s=5.0), script, clock, replica)
+        replica = ReplicaIndexReader(reading, script, lambda: (ONE, TWO), clock, departures)
+        yield Bench(server, reading, RedisIndexWriter(writing, deadline_s=5.0), script, clock, departures, replica)
 
 
 async def test_after_the_first_lookup_the_script_is_not_asked_any_more(bench: Bench) -> None:
@@ -89,6 +92,17 @@ async def test_after_the_first_lookup_the_script_is_not_asked_any_more(bench: Be
     await bench.replica.poll()
     assert await bench.ask() == (5, False)
     assert bench.replica.stats.num_followed == 2
+
+
+async def test_what_left_is_remembered_for_explanations(bench: Bench) -> None:
+    await bench.store(3)
+    await bench.follow()
+    bench.number += 1
+    await bench.writer.apply(ONE, [BlockEvent(TAG, bench.number, BlockChange.REMOVED, packed(3, first=2))])
+    await bench.replica.poll()
+    bench.clock.advance(0.5)
+    assert bench.departures.age_s(TAG, BLOCKS[2]) == 0.5
+    assert bench.departures.age_s(TAG, BLOCKS[1]) is None
 
 
 async def test_a_replacement_is_believed_at_once(bench: Bench) -> None:
@@ -185,7 +199,9 @@ async def test_an_incarnation_that_is_gone_is_forgotten(bench: Bench) -> None:
     await bench.follow()
     assert bench.replica.replica.num_digests == 3
     live: set[Incarnation] = {TWO}
-    other = ReplicaIndexReader(bench.reading, bench.script, lambda: live, bench.clock, bench.replica.replica)
+    other = ReplicaIndexReader(
+        bench.reading, bench.script, lambda: live, bench.clock, bench.departures, bench.replica.replica
+    )
     live.add(ONE)
     await other.poll()
     live.remove(ONE)

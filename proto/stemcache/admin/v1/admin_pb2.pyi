@@ -23,6 +23,66 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _MissReason:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _MissReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MissReason.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    MISS_REASON_UNSPECIFIED: _MissReason.ValueType  # 0
+    """It is not over yet, or failed before a worker took it."""
+    MISS_REASON_NONE: _MissReason.ValueType  # 1
+    """Everything that can be was reused."""
+    MISS_REASON_BYPASSED: _MissReason.ValueType  # 2
+    """The request asked for no reuse."""
+    MISS_REASON_STALE_CONTROL_DATA: _MissReason.ValueType  # 3
+    """The router's control data was too old for reuse."""
+    MISS_REASON_GONE: _MissReason.ValueType  # 4
+    """The index promised more than the worker had when the request came."""
+    MISS_REASON_LOAD: _MissReason.ValueType  # 5
+    """Another worker had more of it, and too much to do."""
+    MISS_REASON_AFFINITY: _MissReason.ValueType  # 6
+    """Another worker had more of it, but a strict tenant's requests go by their own order."""
+    MISS_REASON_OTHER_FORMAT: _MissReason.ValueType  # 7
+    """Workers of another KV format had more of it."""
+    MISS_REASON_EVICTED: _MissReason.ValueType  # 8
+    """The first block that was missing had been evicted."""
+    MISS_REASON_PURGED: _MissReason.ValueType  # 9
+    """The partition was purged, and nothing that begins so has been stored since."""
+    MISS_REASON_DIFFERS: _MissReason.ValueType  # 10
+    """Nothing that goes on so was stored: the first missing block is new."""
+    MISS_REASON_NEVER_STORED: _MissReason.ValueType  # 11
+    """Nothing that begins so was stored."""
+
+class MissReason(_MissReason, metaclass=_MissReasonEnumTypeWrapper):
+    """Why not more of a prompt was reused."""
+
+MISS_REASON_UNSPECIFIED: MissReason.ValueType  # 0
+"""It is not over yet, or failed before a worker took it."""
+MISS_REASON_NONE: MissReason.ValueType  # 1
+"""Everything that can be was reused."""
+MISS_REASON_BYPASSED: MissReason.ValueType  # 2
+"""The request asked for no reuse."""
+MISS_REASON_STALE_CONTROL_DATA: MissReason.ValueType  # 3
+"""The router's control data was too old for reuse."""
+MISS_REASON_GONE: MissReason.ValueType  # 4
+"""The index promised more than the worker had when the request came."""
+MISS_REASON_LOAD: MissReason.ValueType  # 5
+"""Another worker had more of it, and too much to do."""
+MISS_REASON_AFFINITY: MissReason.ValueType  # 6
+"""Another worker had more of it, but a strict tenant's requests go by their own order."""
+MISS_REASON_OTHER_FORMAT: MissReason.ValueType  # 7
+"""Workers of another KV format had more of it."""
+MISS_REASON_EVICTED: MissReason.ValueType  # 8
+"""The first block that was missing had been evicted."""
+MISS_REASON_PURGED: MissReason.ValueType  # 9
+"""The partition was purged, and nothing that begins so has been stored since."""
+MISS_REASON_DIFFERS: MissReason.ValueType  # 10
+"""Nothing that goes on so was stored: the first missing block is new."""
+MISS_REASON_NEVER_STORED: MissReason.ValueType  # 11
+"""Nothing that begins so was stored."""
+Global___MissReason: _TypeAlias = MissReason  # noqa: Y015
+
 class _RouteRule:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -1259,6 +1319,76 @@ class GetRequestRecordRequest(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetRequestRecordRequest: _TypeAlias = GetRequestRecordRequest  # noqa: Y015
+
+@_typing.final
+class ExplainRequestRequest(_message.Message):
+    """Names a request."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Name of the tenant."""
+    request_id: _builtins.str
+    """Id of the request."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainRequestRequest: _TypeAlias = ExplainRequestRequest  # noqa: Y015
+
+@_typing.final
+class ExplainRequestResponse(_message.Message):
+    """Why a request went where it went, and reused what it did."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    ROUTE_FIELD_NUMBER: _builtins.int
+    MISS_REASON_FIELD_NUMBER: _builtins.int
+    REUSE_FIELD_NUMBER: _builtins.int
+    FIRST_MISSING_TOKEN_FIELD_NUMBER: _builtins.int
+    RECORD_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.str
+    """Worker that it was sent to last; empty before."""
+    route: _builtins.str
+    """Why there, as a sentence."""
+    miss_reason: Global___MissReason.ValueType
+    """Why not more was reused."""
+    reuse: _builtins.str
+    """What was reused and why not more, as a sentence."""
+    first_missing_token: _builtins.int
+    """Position of the first prompt token that had to be computed."""
+    @_builtins.property
+    def record(self) -> Global___GetRequestRecordResponse:
+        """All that is known of it."""
+
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.str = ...,
+        route: _builtins.str = ...,
+        miss_reason: Global___MissReason.ValueType = ...,
+        reuse: _builtins.str = ...,
+        first_missing_token: _builtins.int = ...,
+        record: Global___GetRequestRecordResponse | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["record", b"record"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_missing_token", b"first_missing_token", "miss_reason", b"miss_reason", "record", b"record", "reuse", b"reuse", "route", b"route", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ExplainRequestResponse: _TypeAlias = ExplainRequestResponse  # noqa: Y015
 
 @_typing.final
 class RouteTerm(_message.Message):

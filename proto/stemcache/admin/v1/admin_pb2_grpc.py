@@ -727,6 +727,11 @@ class ClusterServiceStub:
                 request_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.GetRequestRecordRequest.SerializeToString,
                 response_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.GetRequestRecordResponse.FromString,
                 _registered_method=True)
+        self.ExplainRequest = channel.unary_unary(
+                '/stemcache.admin.v1.ClusterService/ExplainRequest',
+                request_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.ExplainRequestRequest.SerializeToString,
+                response_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.ExplainRequestResponse.FromString,
+                _registered_method=True)
 
 
 class ClusterServiceServicer:
@@ -747,6 +752,13 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ExplainRequest(self, request, context):
+        """Says in words why a recent request of this router went where it went, and why it reused what it did.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -759,6 +771,11 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.GetRequestRecord,
                     request_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.GetRequestRecordRequest.FromString,
                     response_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.GetRequestRecordResponse.SerializeToString,
+            ),
+            'ExplainRequest': grpc.unary_unary_rpc_method_handler(
+                    servicer.ExplainRequest,
+                    request_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.ExplainRequestRequest.FromString,
+                    response_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.ExplainRequestResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -816,6 +833,33 @@ class ClusterService:
             '/stemcache.admin.v1.ClusterService/GetRequestRecord',
             stemcache_dot_admin_dot_v1_dot_admin__pb2.GetRequestRecordRequest.SerializeToString,
             stemcache_dot_admin_dot_v1_dot_admin__pb2.GetRequestRecordResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ExplainRequest(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stemcache.admin.v1.ClusterService/ExplainRequest',
+            stemcache_dot_admin_dot_v1_dot_admin__pb2.ExplainRequestRequest.SerializeToString,
+            stemcache_dot_admin_dot_v1_dot_admin__pb2.ExplainRequestResponse.FromString,
             options,
             channel_credentials,
             insecure,

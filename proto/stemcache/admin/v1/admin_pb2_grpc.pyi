@@ -252,6 +252,8 @@ class ClusterServiceStub:
     """Says how the router and its workers are."""
     GetRequestRecord: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetRequestRecordRequest, _admin_pb2.GetRequestRecordResponse]
     """Reads the record of a recent request of this router, with the terms of its routing."""
+    ExplainRequest: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ExplainRequestRequest, _admin_pb2.ExplainRequestResponse]
+    """Says in words why a recent request of this router went where it went, and why it reused what it did."""
 
 @_typing.type_check_only
 class ClusterServiceAsyncStub(ClusterServiceStub):
@@ -262,6 +264,8 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     """Says how the router and its workers are."""
     GetRequestRecord: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetRequestRecordRequest, _admin_pb2.GetRequestRecordResponse]  # type: ignore[assignment]
     """Reads the record of a recent request of this router, with the terms of its routing."""
+    ExplainRequest: _aio.UnaryUnaryMultiCallable[_admin_pb2.ExplainRequestRequest, _admin_pb2.ExplainRequestResponse]  # type: ignore[assignment]
+    """Says in words why a recent request of this router went where it went, and why it reused what it did."""
 
 class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
     """Workers, routing, records of requests. Operator credential only."""
@@ -281,5 +285,13 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.GetRequestRecordResponse, _abc.Awaitable[_admin_pb2.GetRequestRecordResponse]]:
         """Reads the record of a recent request of this router, with the terms of its routing."""
+
+    @_abc_1.abstractmethod
+    def ExplainRequest(
+        self,
+        request: _admin_pb2.ExplainRequestRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ExplainRequestResponse, _abc.Awaitable[_admin_pb2.ExplainRequestResponse]]:
+        """Says in words why a recent request of this router went where it went, and why it reused what it did."""
 
 def add_ClusterServiceServicer_to_server(servicer: ClusterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from cache_store.clock import ManualClock
+from cache_store.departures import Departures
 from cache_store.digest import chain
 from cache_store.domain import DomainTag, derive_domain
 from cache_store.errors import InvalidRequestError, NotFoundError, UnavailableError
@@ -21,6 +22,7 @@ from cache_store.registry import WorkerRecord
 from cache_store.tier_kind import TierKind
 from cache_store.tokens import pack
 from services.router.generation import CacheMode, EndTokens, GenerationSpec, Prompt, Sampling, TextPrompt, TokenPrompt
+from services.router.outlook import OutlookMaker
 from services.router.planning import DEFAULT_MAX_TOKENS, Planner
 from services.router.registry_view import RegistryView
 from services.router.speculations import Speculations
@@ -54,7 +56,8 @@ class Bench:
         self.directory.confirm(self.clock.monotonic_s())
         self.view = RegistryView(self.registry, self.clock, {}, lambda _: None)
         self.speculations = Speculations(self.clock)
-        self.planner = Planner(self.directory, tokenizers, self.view, self.index, self.speculations)
+        self.outlooks = OutlookMaker(Departures(self.clock), self.clock)
+        self.planner = Planner(self.directory, tokenizers, self.view, self.index, self.speculations, self.outlooks)
 
     def named(self, name: str) -> str:
         return self.planner.models.named(ACME.id, name).name
@@ -145,7 +148,7 @@ async def test_workers_of_different_formats_have_different_domains(bench: Bench)
 
 async def test_without_the_index_it_is_degraded_and_goes_on(bench: Bench) -> None:
     await bench.workers(worker_record("a"))
-    planner = Planner(bench.directory, bench.tokenizers, bench.view, AwayIndex(), bench.speculations)
+    planner = Planner(bench.directory, bench.tokenizers, bench.view, AwayIndex(), bench.speculations, bench.outlooks)
     plan = await planner.plan(ACME, spec())
     assert (plan.degraded, plan.cache_mode) == (True, CacheMode.READ_WRITE)
     assert plan.matched_tokens == {"a": 16}, "what was known before"

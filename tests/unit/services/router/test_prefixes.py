@@ -11,6 +11,7 @@ from stemcache.v1 import cache_pb2, inference_pb2
 from stemcache.worker.v1 import worker_pb2
 
 from cache_store.clock import ManualClock
+from cache_store.departures import Departures
 from cache_store.digest import chain
 from cache_store.domain import derive_domain
 from cache_store.errors import (
@@ -29,6 +30,7 @@ from cache_store.registry import WorkerRecord
 from cache_store.tokens import pack
 from services.router.cache_validation import prefix_spec
 from services.router.messages import timestamp
+from services.router.outlook import OutlookMaker
 from services.router.planning import Planner
 from services.router.prefixes import MAX_ASKED, Prefixes
 from services.router.registry_view import RegistryView
@@ -102,7 +104,14 @@ class Bench:
         directory = TenantDirectory(self.clock)
         directory.confirm(self.clock.monotonic_s())
         self.view = RegistryView(self.registry, self.clock, {}, lambda _: None)
-        planner = Planner(directory, Tokenizers({}), self.view, self.index, Speculations(self.clock))
+        planner = Planner(
+            directory,
+            Tokenizers({}),
+            self.view,
+            self.index,
+            Speculations(self.clock),
+            OutlookMaker(Departures(self.clock), self.clock),
+        )
         self.workers: dict[str, ScriptedWorker] = {}
         self.prefixes = Prefixes(planner, self.view, Questioner(self, b"k" * 32, self.clock), self.clock)  # type: ignore[arg-type]
 

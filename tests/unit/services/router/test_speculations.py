@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from cache_store.clock import ManualClock
 from cache_store.domain import DomainTag
 from cache_store.index import Incarnation
-from services.router.speculations import LIFETIME_S, Speculation, Speculations
+from services.router.speculations import LIFETIME_S, SETTLED_S, Speculation, Speculations
 
 TAG, OTHER = DomainTag(b"a" * 16), DomainTag(b"b" * 16)
 ONE, TWO = Incarnation("1" * 32), Incarnation("2" * 32)
@@ -44,6 +44,19 @@ def test_an_entry_ends_some_time_after_the_worker_should_have_computed_it() -> N
     speculations.check_invariants()
 
 
+def test_after_the_first_token_an_entry_counts_for_a_moment_only() -> None:
+    clock = ManualClock()
+    speculations = Speculations(clock)
+    first = speculations.add(TAG, ONE, chain(1, 2), 5.0)
+    speculations.add(TAG, ONE, chain(1), 5.0)
+    speculations.settle(first)
+    speculations.settle(first)
+    assert speculations.leading(TAG, ONE, chain(1, 2)) == 2
+    clock.advance(SETTLED_S + 0.01)
+    assert speculations.leading(TAG, ONE, chain(1, 2)) == 1
+    speculations.check_invariants()
+
+
 def test_what_a_worker_did_not_take_is_withdrawn() -> None:
     speculations = Speculations(ManualClock())
     entry = speculations.add(TAG, ONE, chain(1, 2), 0.0)
@@ -69,10 +82,12 @@ def test_the_books_agree_whatever_comes(data: st.DataObject) -> None:
     added: list[Speculation] = []
     chains = st.lists(st.integers(0, 1), max_size=5).map(lambda numbers: chain(*numbers))
     for _ in range(data.draw(st.integers(1, 12))):
-        match data.draw(st.sampled_from(["add", "withdraw", "wait"])):
+        match data.draw(st.sampled_from(["add", "settle", "withdraw", "wait"])):
             case "add":
                 place = (data.draw(st.sampled_from([TAG, OTHER])), data.draw(st.sampled_from([ONE, TWO])))
                 added.append(speculations.add(*place, data.draw(chains), data.draw(st.floats(0, 20))))
+            case "settle" if added:
+                speculations.settle(data.draw(st.sampled_from(added)))
             case "withdraw" if added:
                 speculations.withdraw(data.draw(st.sampled_from(added)))
             case _:
