@@ -26,6 +26,7 @@ from triton.runtime.jit import JITFunction
 from cache_store.kv_layout import KvDtype
 from tests.support.paged_steps import StepCase, make_step
 from worker.torch_runner.attention_backend import Order
+from worker.torch_runner.attention_backend import Order
 from worker.torch_runner.pools import LayerPool
 from worker.torch_runner.triton_attention import TritonAttention
 from worker.torch_runner.triton_launch import DeviceWork, Kernels
@@ -147,7 +148,7 @@ def launch_latent(dtype: torch.dtype, device: torch.device) -> None:
     table = torch.zeros(4, dtype=torch.int32)
     query, out = torch.zeros(128, 1, 576, dtype=dtype), torch.zeros(1, 128, 512, dtype=dtype)
     layer = LayerPool(pool, pool[..., :0], None, None)
-    Kernels(device).attend_latent(query, layer, table, work, latent_tiling(dtype.itemsize), 512, 0.1, out)
+    Kernels(device).attend_latent(query, layer, table, work, latent_tiling(dtype.itemsize), 0.1, out)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,6 +9,7 @@ from worker.config import AttentionKind
 from worker.torch_runner.attention_backend import AttentionBackend
 from worker.torch_runner.fastest import fastest_attention
 from worker.torch_runner.gather_attention import GatherAttention
+from worker.torch_runner.latent_attention import LatentAttention
 from worker.torch_runner.loader import LoadedModel
 from worker.torch_runner.triton_choice import triton_attention
 
@@ -23,7 +24,7 @@ def choose_attention(
         case AttentionKind.TRITON:
             return triton_attention(model)
         case AttentionKind.GATHER:
-            return GatherAttention()
+            return LatentAttention(model.latents) if model.latents else GatherAttention()
         case AttentionKind.NATIVE:
             backend = fastest_attention(model, num_threads, cache_dir)
             if backend.name != "native":

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor
 
 from worker.torch_runner.hook import attention_context
+from worker.torch_runner.latent_cache import cache_arguments
 from worker.torch_runner.loader import LoadedModel
 from worker.torch_runner.pools import KvPools
 from worker.torch_runner.static_step import StaticStep, StepRoom
 from worker.torch_runner.step_batch import StepBatch
-from worker.torch_runner.triton_attention import TritonAttention, TritonStep
+from worker.torch_runner.triton_attention import TritonAttention
 from worker.torch_runner.work_items import Work
 
 _log = structlog.get_logger(__name__)
@@ -101,6 +102,12 @@ class DecodeGraphs:
         """Batches that are recorded."""
         return tuple(recorded.num_rows for recorded in self._recorded)
 
+    def replay(self, num_rows: int) -> Tensor:
+        """The last step once more, as one of up to `num_rows` rows; for measuring."""
+        fitting = next(each for each in self._recorded if each.num_rows >= num_rows)
+        fitting.replay()
+        return fitting.logits
+
     def forward(self, batch: StepBatch) -> Tensor | None:
         """Logits [drawing rows, vocabulary] in float32, valid until the next call; None where the step does not fit."""
         num_rows = len(batch.lengths)
@@ -122,7 +129,7 @@ class DecodeGraphs:
 
     def _record(self, recorder: Recorder, num_rows: int) -> Recorded:
         token_ids, positions = self._step.tokens(num_rows)
-        step = TritonStep(self._attention, self._pools, self._step.work(num_rows))
+        step = self._attention.step(self._pools, self._step.work(num_rows))
 
         def work() -> Tensor:
             with attention_context(step):
@@ -131,6 +138,7 @@ class DecodeGraphs:
                     position_ids=positions.unsqueeze(0),
                     attention_mask=None,
                     use_cache=False,
+                    **cache_arguments(step),
                 )
             logits: Tensor = output.logits[0]
             return logits.float()

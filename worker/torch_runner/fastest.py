@@ -21,10 +21,10 @@ _log = structlog.get_logger(__name__)
 
 def fastest_attention(model: LoadedModel, num_threads: int = 1, cache_dir: Path | None = None) -> AttentionBackend:
     """The fastest back end for `model` here; the reason is logged where it is the slower one."""
-    if model.latents:
-        return LatentAttention(model.latents)
     if model.device.type == "cuda":
         return triton_attention(model)
+    if model.latents:
+        return LatentAttention(model.latents)
     reason = _against_native(model)
     compiler = find_compiler()
     if reason is None and compiler is not None:

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor
 
 from worker.torch_runner.step_batch import StepBatch
-from worker.torch_runner.triton_attention import GroupWork, StepWork
 from worker.torch_runner.triton_launch import DeviceWork
+from worker.torch_runner.triton_work import GroupWork, StepWork
 from worker.torch_runner.work_items import ITEM_FIELDS, Words, Work
 
 _TOKEN_FIELDS = 3
@@ -117,7 +117,7 @@ class StaticStep:
                 num_programs=self._num_programs[index],
             )
             groups.append(GroupWork(self._tables[index].device, head[first, :bucket], decode, None))
-        return StepWork(head[2, :bucket], tuple(groups))
+        return StepWork(head[2, :bucket], tuple(groups), ())
 
     def _fields(self, words: Words) -> Words:
         return words.reshape(self._num_fields + 1, -1)

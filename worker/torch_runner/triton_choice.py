@@ -19,7 +19,7 @@ def triton_attention(model: LoadedModel) -> AttentionBackend:
         raise PreconditionError("the Triton kernels need the package triton: pip install 'stemcache[cuda]'")
     from worker.torch_runner.triton_attention import TritonAttention
 
-    return TritonAttention(model.layers, model.groups, model.device, model.torch_dtype.itemsize)
+    return TritonAttention(model.layers, model.groups, model.device, model.torch_dtype.itemsize, latents=model.latents)
 
 
 def graphs_maker(attention: AttentionBackend, device: torch.device, max_rows: int) -> MakeGraphs | None:

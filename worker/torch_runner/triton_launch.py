@@ -163,14 +163,14 @@ class Kernels:
         tables: Tensor,
         work: DeviceWork,
         tiling: Tiling,
-        rank: int,
         scaling: float,
         out: Tensor,
     ) -> None:
         """Absorbed queries [query_heads, tokens, rank + rope] over latent vectors, into `out` [tokens, heads, rank]."""
         latents = self._readable(pool.keys)
         scales, _ = _scales(pool)
-        num_heads, rope = query.shape[0], latents.shape[3] - rank
+        num_heads, rank = query.shape[0], out.shape[2]
+        rope = latents.shape[3] - rank
         parts = _parts(work, num_heads, rank, query.device)
         strides = (query.stride(1), query.stride(0), *latents.stride()[:2], *scales.stride()[:2])
         attend_latent[(work.num_programs, -(-num_heads // tiling.tile_rows))](

@@ -33,10 +33,11 @@ def engine_driver(model: LoadedModel) -> Driver:
     return Driver(PagedRunner(model, 64, attention, fill=math.nan, observer=tap), tap, chunk=24)
 
 
-@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss"])
+@pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss", "deepseek_v3"])
 def test_an_engine_over_the_kernels_gives_the_tokens_of_generate(name: str, tmp_path: Path) -> None:
-    """Full attention; windows and capped scores; windows and sinks."""
-    model = load_tiny(name, tmp_path, num_hidden_layers=2, layer_types=None if name == "llama" else LAYER_TYPES)
+    """Full attention; windows and capped scores; windows and sinks; latents."""
+    layer_types = {"layer_types": LAYER_TYPES} if name in ("gemma2", "gpt_oss") else {}
+    model = load_tiny(name, tmp_path, num_hidden_layers=2, **layer_types)
     driver = engine_driver(model)
     cold = driver.run(PROMPTS, CacheMode.READ_WRITE, NUM_TOKENS)
     warm = driver.run(PROMPTS[:1], CacheMode.READ_WRITE, NUM_TOKENS)

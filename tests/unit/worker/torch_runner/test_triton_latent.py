@@ -53,7 +53,7 @@ def test_result_is_that_of_attention_written_out(kv_dtype: KvDtype) -> None:
         query = query.bfloat16()
     out = torch.empty(len(LENGTHS), NUM_HEADS, RANK)
     device_work = DeviceWork(items, num_items, parts, work.num_parts, num_programs=2)
-    Kernels(CPU).attend_latent(query, pool, table, device_work, latent_tiling(4), RANK, SCALING, out)
+    Kernels(CPU).attend_latent(query, pool, table, device_work, latent_tiling(4), SCALING, out)
     for row, vectors in enumerate(latents):
         weights = (query[:, row].double() @ vectors.T * SCALING).softmax(-1)
         assert torch.allclose(out[row].double(), weights @ vectors[:, :RANK], atol=2e-5)
