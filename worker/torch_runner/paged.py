@@ -75,7 +75,8 @@ class PagedRunner:
         """Has the host pool; only to be looked at."""
         self._mover = DeviceOnly() if make_mover is None else make_mover(self.copier)
         with torch.inference_mode():
-            self._graphs = None if make_graphs is None else make_graphs(model, self.pools)
+            self.graphs = None if make_graphs is None else make_graphs(model, self.pools)
+            """Only to be looked at."""
 
     @property
     def info(self) -> ModelInfo:
@@ -125,8 +126,8 @@ class PagedRunner:
 
     def _forward(self, batch: StepBatch, adapters: StepAdapters | None) -> Tensor:
         """Logits [drawing rows, vocabulary], valid until the next step."""
-        if self._graphs is not None and adapters is None:
-            logits = self._graphs.forward(batch)
+        if self.graphs is not None and adapters is None:
+            logits = self.graphs.forward(batch)
             if logits is not None:
                 return logits
         attention = self._attention.begin(self.pools, batch)

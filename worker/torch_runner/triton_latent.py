@@ -58,9 +58,7 @@ class TritonLatentStep:
             tiling = self._tilings[index].decode
             absorbed = projection.absorb(query[:, :num_decoded])
             read = self._kernels.output(absorbed, projection.rank)
-            self._kernels.attend_latent(
-                absorbed, pool, group.tables, group.decode, tiling, projection.rank, scaling, read
-            )
+            self._kernels.attend_latent(absorbed, pool, group.tables, group.decode, tiling, scaling, read)
             outputs.append(projection.release(read.to(query.dtype).transpose(0, 1)).transpose(0, 1))
         if self._work.prefilled:
             call = LatentCall(projection, query, key, value, scaling, window, softcap, sinks)
