@@ -26,7 +26,6 @@ from triton.runtime.jit import JITFunction
 from cache_store.kv_layout import KvDtype
 from tests.support.paged_steps import StepCase, make_step
 from worker.torch_runner.attention_backend import Order
-from worker.torch_runner.attention_backend import Order
 from worker.torch_runner.pools import LayerPool
 from worker.torch_runner.triton_attention import TritonAttention
 from worker.torch_runner.triton_launch import DeviceWork, Kernels

@@ -20,13 +20,13 @@ from tests.support.runner_drivers import tokens
 from tests.support.tiny_models import tiny_model
 from worker.config import AttentionKind
 from worker.requests import CacheMode
+from worker.torch_runner.attention_backend import Order
 from worker.torch_runner.attention_choice import choose_attention
-from worker.torch_runner.loader import ForwardChoice, LoadedModel, ModelDtype, load_model
+from worker.torch_runner.loader import ForwardChoice, LoadedModel, ModelDtype, load_model, with_kv_dtype
 from worker.torch_runner.paged import PagedRunner
 from worker.torch_runner.triton_attention import TritonAttention
 from worker.torch_runner.triton_choice import graphs_maker
 from worker.torch_runner.triton_linear import fixed_linear
-from worker.torch_runner.triton_work import Order
 
 BOUNDS = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 2e-2}
 """Largest difference of a kernel's results, of values of standard deviation 1, from exact ones."""
@@ -143,6 +143,9 @@ def _check_model(report: Report, device: torch.device, scale: Scale, folder: Pat
     for dtype, bound in ((ModelDtype.FLOAT32, 5e-3), (ModelDtype.BFLOAT16, 0.1)):
         model = load_model(path, folder / "cache", str(device), dtype)
         _compare(report, f"{name} {dtype}", model, scale, expected, bound * limit)
+    if not model.latents:
+        for kv_dtype in (KvDtype.INT8, KvDtype.FLOAT8):
+            _compare(report, f"{name} {kv_dtype}", with_kv_dtype(model, kv_dtype), scale, expected, 0.25 * limit)
 
 
 def _compare(report: Report, name: str, model: LoadedModel, scale: Scale, expected: list, bound: float) -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
+from cache_store.kv_layout import KvDtype
 from cache_store.transfers import HostStore
 from tests.gpu.report import Report
 from worker.model_files.folder import ModelFolder
@@ -21,7 +22,7 @@ from worker.torch_runner import hook
 from worker.torch_runner.decode_graphs import DecodeGraphs
 from worker.torch_runner.loader import LoadedModel, ModelDtype
 from worker.torch_runner.paged import PagedRunner
-from worker.torch_runner.probe import probe_layers
+from worker.torch_runner.probe import probe_model
 from worker.torch_runner.triton_choice import graphs_maker, triton_attention
 
 BLOCK_SIZE = 16
@@ -99,16 +100,17 @@ def large_model(device: torch.device, sizes: Sizes) -> LoadedModel:
     with torch.device(device):
         module = AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16, attn_implementation="eager")
     module = module.to(device).eval().requires_grad_(False)
-    layers = probe_layers(module, config.vocab_size)
+    layers, latents = probe_model(module, config.vocab_size)
     return LoadedModel(
         module=module,
         folder=ModelFolder(Path(), {}, {}, (), ()),
         name="llama",
         device=device,
         dtype=ModelDtype.BFLOAT16,
+        kv_dtype=KvDtype.BFLOAT16,
         layers=layers,
         groups=group_layers(layers),
-        latents={},
+        latents=latents,
         vocab_size=config.vocab_size,
         max_model_len=sizes.max_len,
         eos_token_ids=(),
@@ -275,7 +277,7 @@ def check_swap(report: Report, runner: PagedRunner, limits: Limits) -> None:
     count = min(copier.num_host_blocks, runner.num_blocks // 2)
     group.bytes[:count].random_(0, 256)
     before = group.bytes[:count].clone()
-    stores = [HostStore(index, (index,)) for index in range(count)]
+    stores = [HostStore(host_slot=index, slots=(index,)) for index in range(count)]
     stored = wall_s(device, lambda: copier.store(stores), 3)
     group.bytes[:count] = 0
     copier.begin_loads()
