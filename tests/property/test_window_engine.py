@@ -7,14 +7,21 @@ nobody, and that running sequences never use up what is theirs.
 
 from __future__ import annotations
 
-from hypothesis import strategies as st
-from hypothesis.stateful import initialize
+from collections.abc import Sequence
 
+from hypothesis import strategies as st
+from hypothesis.stateful import initialize, rule
+
+from cache_store.block_pool import BlockPool
 from cache_store.digest import Hasher, xxh3_128
+from cache_store.domain import Domain
 from cache_store.groups import CacheGeometry, CacheGroup
-from cache_store.pool_sizes import StepLimits, num_held
+from cache_store.lower_block import LowerBlock
+from cache_store.pool_sizes import ABSENT, StepLimits, num_held
+from cache_store.prefix_tree import Block, DomainRoot
 from cache_store.quota import QuotaTable
-from tests.property.test_engine_machine import TENANTS, VOCAB_SIZE, EngineMachine, four_bits
+from cache_store.tokens import PackedTokens, pack, unpack
+from tests.property.test_engine_machine import TENANTS, VOCAB_SIZE, EngineMachine, four_bits, places, prompts
 from tests.support.engines import Bench
 from tests.support.manual_transfers import ManualMaker
 from tests.support.quotas import quota_tables
@@ -84,6 +91,85 @@ class WindowMachine(EngineMachine):
             num_slots=short_slots(geometry, num_blocks, num_cached, StepLimits(num_sequences, num_step_tokens)),
         )
         self._begin(quotas, any(num_lower), hasher)
+
+    @rule(place=places, prompt=prompts)
+    def look_up(self, place: tuple[str, str], prompt: list[int]) -> None:
+        """What is said to be reusable is what a search over every length finds."""
+        domain, tokens, limit = self._domain(place), pack(prompt), len(prompt) - 1
+        pool = self.bench.engine._pool
+        pool.expire()
+        oracle = Oracle(pool, domain, prompt)
+        found = max(length for length in range(limit + 1) if oracle.is_usable(length)) if limit >= 0 else 0
+        assert pool.match_length(domain, tokens, limit) == found
+        loadable = max((length for length in range(limit + 1) if oracle.is_loadable(length)), default=0)
+        assert self.bench.engine.lookup(domain, tokens).total == max(found, loadable)
+
+    def teardown(self) -> None:
+        super().teardown()
+        if hasattr(self, "bench"):
+            assert all(group.num_used == 0 for group in self.bench.engine._pool.windows.groups)
+
+
+class Oracle:
+    """What of a prompt can be reused, by looking at every block of a pool."""
+
+    def __init__(self, pool: BlockPool, domain: Domain, prompt: list[int]) -> None:
+        self._groups = [(each.group, each.size.reach) for each in pool.windows.groups]
+        self._size = pool._block_size
+        self._prompt = prompt
+        paths = {_path(block): block for block in pool._tree.blocks() if block.root == domain.root}
+        self._blocks: list[Block | LowerBlock] = []
+        """Full blocks of the prompt: the device's, then those of lower tiers."""
+        for end in range(self._size, len(prompt) + 1, self._size):
+            block = paths.get(tuple(prompt[:end]))
+            if block is None:
+                break
+            self._blocks.append(block)
+        self._num_here = len(self._blocks)
+        start = self._num_here * self._size
+        self._next = [block for path, block in paths.items() if path[:start] == tuple(prompt[:start])]
+        self._next = [block for block in self._next if len(_path(block)) == start + self._size]
+        if pool.lower is not None:
+            here = [block for block in self._blocks if isinstance(block, Block)]
+            self._blocks += pool.lower.find(domain, here, pack(prompt), len(prompt))
+
+    def is_usable(self, length: int) -> bool:
+        """Whether the device has all that the query at `length` reads."""
+        num_full, rest = divmod(length, self._size)
+        if num_full < self._num_here or (num_full == self._num_here and not rest):
+            return self._has_all(self._blocks, length)
+        if num_full > self._num_here or self._size == 1:
+            return False
+        own = tuple(self._prompt[:length])
+        return any(
+            _path(block)[:length] == own and self._has_all([*self._blocks[: self._num_here], block], length)
+            for block in self._next
+        )
+
+    def is_loadable(self, length: int) -> bool:
+        """Whether lower tiers complete it, up to the end of a block of theirs."""
+        num_full, rest = divmod(length, self._size)
+        return not rest and self._num_here < num_full <= len(self._blocks) and self._has_all(self._blocks, length)
+
+    def _has_all(self, blocks: Sequence[Block | LowerBlock], length: int) -> bool:
+        read = [
+            (group, at // self._size) for group, reach in self._groups for at in range(max(0, length - reach), length)
+        ]
+        return all(_has(blocks[at], group) for group, at in read)
+
+
+def _has(block: Block | LowerBlock, group: int) -> bool:
+    return block.slots[group] != ABSENT if isinstance(block, Block) else block.has(group)
+
+
+def _path(block: Block) -> tuple[int, ...]:
+    """All tokens from the first of the prompt to the block's last."""
+    path: tuple[int, ...] = ()
+    node: Block | DomainRoot | None = block
+    while isinstance(node, Block):
+        path = (*unpack(PackedTokens(node.tokens)), *path)
+        node = node.parent
+    return path
 
 
 TestWindowEngine = WindowMachine.TestCase
