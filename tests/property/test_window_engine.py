@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
@@ -27,6 +28,8 @@ from tests.support.manual_transfers import ManualMaker
 from tests.support.quotas import quota_tables
 from worker.digest_runner import INSTANT, Durations, full_group, sliding_group
 from worker.engine_config import EngineConfig
+
+pytestmark = pytest.mark.timeout(1_800)  # the nightly profile takes minutes
 
 
 def make_geometry(block_size: int, windows: tuple[int, ...], has_full: bool) -> CacheGeometry:

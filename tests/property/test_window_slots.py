@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections import Counter
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
@@ -20,6 +21,8 @@ from cache_store.window_slots import WindowSlots
 from cache_store.windows import Windows
 from tests.support.domains import make_domain
 from tests.support.quotas import quota_tables
+
+pytestmark = pytest.mark.timeout(1_800)  # the nightly profile takes minutes
 
 TENANTS = ("acme", "globex", "umbrella")
 DOMAINS = tuple(make_domain(name) for name in TENANTS)

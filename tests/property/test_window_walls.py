@@ -26,6 +26,8 @@ from worker.digest_runner import full_and_sliding, sliding_group
 from worker.engine_config import EngineConfig
 from worker.pins import PinId, PinRequest
 
+pytestmark = pytest.mark.timeout(1_800)  # the nightly profile takes minutes
+
 BLOCK = 2
 NUM_BLOCKS = 120
 NUM_CACHED = 24

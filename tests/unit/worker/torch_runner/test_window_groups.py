@@ -6,11 +6,12 @@ that they need: a slot that was given away too early, or read outside the window
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 
 import pytest
 
-from cache_store.clock import ManualClock
+from cache_store.clock import ManualClock, SystemClock
 from cache_store.pool_sizes import PoolSizes, StepLimits, bytes_held, num_held, span
 from cache_store.tokens import pack
 from tests.support.domains import make_domain
@@ -19,12 +20,14 @@ from tests.support.runner_drivers import tokens
 from tests.support.tiny_models import WINDOW
 from worker.engine import Engine
 from worker.engine_config import EngineConfig
+from worker.mover import MakeMover
 from worker.requests import CacheMode, EngineRequest, Generated, RequestKey, Started
 from worker.sampling import SamplingParams
 from worker.torch_runner.fastest import fastest_attention
 from worker.torch_runner.gather_attention import GatherAttention
 from worker.torch_runner.loader import LoadedModel
 from worker.torch_runner.paged import PagedRunner
+from worker.transfers import BackgroundTransfers
 
 NAMES = ("mistral", "gemma2", "gemma3_text", "gpt_oss")
 BLOCK = 8
@@ -39,15 +42,32 @@ DOMAIN = make_domain("acme")
 class Bench:
     """An engine over a paged runner, with what it said."""
 
-    def __init__(self, model: LoadedModel, backend: str, num_cached: int) -> None:
+    def __init__(
+        self,
+        model: LoadedModel,
+        backend: str,
+        num_cached: int,
+        num_blocks: int = NUM_BLOCKS,
+        num_host_blocks: int = 0,
+        make_mover: MakeMover | None = None,
+    ) -> None:
         geometry = model.geometry(BLOCK)
         num_slots = tuple(
-            num_held(group, BLOCK, LIMITS) + num_cached if group.window else NUM_BLOCKS for group in geometry.groups
+            num_held(group, BLOCK, LIMITS) + num_cached if group.window else num_blocks for group in geometry.groups
         )
-        assert min(num_slots) < NUM_BLOCKS
+        assert min(num_slots) < num_blocks
         attention = GatherAttention() if backend == "gather" else fastest_attention(model)
-        self.sizes = PoolSizes(NUM_BLOCKS, num_slots)
-        self.runner = PagedRunner(model, NUM_BLOCKS, attention, BLOCK, fill=float("nan"), num_slots=num_slots)
+        self.sizes = PoolSizes(num_blocks, num_slots)
+        self.runner = PagedRunner(
+            model,
+            num_blocks,
+            attention,
+            BLOCK,
+            fill=math.nan,
+            num_host_blocks=num_host_blocks,
+            make_mover=make_mover,
+            num_slots=num_slots,
+        )
         self.engine = Engine(self.runner, ManualClock(), CONFIG)
         self.cached: dict[RequestKey, int] = {}
         self.answers: dict[RequestKey, list[int]] = {}
@@ -68,7 +88,8 @@ class Bench:
         self.engine.check_invariants()
 
     def run(self) -> None:
-        while self.engine.has_work:
+        while self.engine.has_work or self.engine.num_loading:
+            self.engine.poll()
             self.step()
 
 
@@ -87,6 +108,32 @@ def test_exact_in_mixed_batches_cold_and_warm(tiny: Callable[[str], LoadedModel]
     for key, prompt in zip(keys, prompts, strict=True):
         assert bench.answers[key] == generate(model, prompt, NUM_NEW).tokens
     assert bench.cached[keys[2]] >= len(prefix) // BLOCK * BLOCK, "a prefix of six windows hits"
+
+
+@pytest.mark.parametrize("name", ["gpt_oss", "mistral"])
+def test_exact_after_preemptions_and_from_the_host(tiny: Callable[[str], LoadedModel], name: str) -> None:
+    model = tiny(name)
+    prompts = [tokens(60, seed) for seed in (1, 2, 3)]
+    expected = [generate(model, prompt, NUM_NEW).tokens for prompt in prompts]
+    bench = Bench(model, "gather", 40, 72, 200, lambda copier: BackgroundTransfers(copier, None, SystemClock()))
+    try:
+        flood = [bench.submit(tokens(400, 9), num_new=60)]
+        for _ in range(9):
+            bench.step()
+        keys = [bench.submit(prompt) for prompt in prompts]
+        bench.run()
+        bench.submit(tokens(440, 10), num_new=4)  # what was there before goes down
+        bench.run()
+        again = [bench.submit(prompt) for prompt in prompts]
+        bench.run()
+        assert len(bench.answers[flood[0]]) == 60
+        for one, other, tokens_ in zip(keys, again, expected, strict=True):
+            assert bench.answers[one] == bench.answers[other] == tokens_
+        assert bench.engine.load().pressure.preemptions > 0
+        assert bench.engine.load().tiers[0].loaded_blocks > 0
+        assert [bench.cached[key] for key in again].count(56) >= 2, "the others' windows went: there are not that many"
+    finally:
+        bench.runner.transfers.close()
 
 
 @pytest.mark.parametrize("name", ["gpt_oss", "mistral"])
