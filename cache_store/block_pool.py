@@ -27,6 +27,7 @@ from cache_store.lower_tiers import LowerTiers
 from cache_store.matching import Matching
 from cache_store.policies.lru import Lru
 from cache_store.policy import Outcome, Use
+from cache_store.pool_audit import PoolAudit
 from cache_store.pool_check import check_pool
 from cache_store.pool_sizes import ABSENT, WindowSize
 from cache_store.prefix_tree import Block, PrefixTree
@@ -80,17 +81,15 @@ class BlockPool:
         """The tiers below, if there are any."""
         if sizes != DEVICE_ONLY:
             self.lower = LowerTiers(
-                sizes,
-                geometry,
-                clock,
-                self._ledger,
-                self._events,
-                bare=lambda block: self._evictions.watch(block),
+                sizes, geometry, clock, self._ledger, self._events, bare=lambda block: self._evictions.watch(block)
             )
         self._evictions = Evictions(
             clock, self._tree, self._ledger, self._unused, self._events, self.lower, self.windows
         )
         self._matching = Matching(self._tree, self.windows, self.lower, geometry.block_size)
+        self.audit = PoolAudit(
+            self._tree, self._ledger, self._unused, self.windows, self.scrubs, self._events, self._evictions, self.lower
+        )
 
     @property
     def kind(self) -> TierKind:

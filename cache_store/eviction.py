@@ -81,22 +81,22 @@ class Evictions:
         """Evicts until `num_blocks` unused slots may be given to the account."""
         over = account.num_used + num_blocks - account.maximum
         if over > 0:
-            self._evict(account, over)
+            self.evict(account, over)
         num_missing = num_blocks - account.num_kept - self._ledger.num_free(len(self._unused))
         if num_missing <= 0:
             return
         if self._ledger.is_alone(account):
-            self._evict(account, num_missing)
+            self.evict(account, num_missing)
             return
         is_guaranteed = account.num_used + num_blocks <= account.minimum
         for due in charges(num_missing, self._ledger.present, Need(account, num_blocks)):
             if due.payer is not account and is_guaranteed:
                 self.num_lent_back += due.num_blocks
-            self._evict(due.payer, due.num_blocks)
+            self.evict(due.payer, due.num_blocks)
 
     def trim(self, account: Account) -> None:
         """Evicts what is cached beyond the account's maximum."""
-        self._evict(account, max(0, min(account.num_cached, account.num_used - account.maximum)))
+        self.evict(account, max(0, min(account.num_cached, account.num_used - account.maximum)))
 
     def give_back(self) -> None:
         """Gives strict tenants what others have of their guarantees, as soon as nobody holds it."""
@@ -107,10 +107,10 @@ class Evictions:
         if num_missing > 0:
             for due in charges(num_missing, self._ledger.present, None):
                 self.num_lent_back += due.num_blocks
-                self._evict(due.payer, due.num_blocks)
+                self.evict(due.payer, due.num_blocks)
         self._ledger.keep(self._ledger.num_free(len(self._unused)))
 
-    def _evict(self, account: Account, num_blocks: int) -> None:
+    def evict(self, account: Account, num_blocks: int) -> None:
         """Evicts cached blocks of the account, which has that many."""
         now_s = self._clock.monotonic_s()
         while num_blocks > 0:

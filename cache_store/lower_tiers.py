@@ -239,7 +239,7 @@ class LowerTiers:
         num_lost = self._num_lost(self._host, removed[0].tenant, Tail(use, wants, num_loose(nodes)))
         self._host.num_dropped += sum(wants[:num_lost])
         for block in removed[:num_lost]:
-            self._drop(block, root.tag)
+            self.drop_block(block, root.tag)
         if num_lost < len(removed):
             place = self._tree.place_of(above, root)
             are_new = not any(nodes[num_lost:])
@@ -326,7 +326,7 @@ class LowerTiers:
         block.use = node.use
         self._stays.rank(node)
 
-    def _drop(self, block: Block, tag: DomainTag) -> None:
+    def drop_block(self, block: Block, tag: DomainTag) -> None:
         """A block of the device has left all tiers."""
         node = block.lower
         if node is not None:

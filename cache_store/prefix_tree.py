@@ -193,6 +193,22 @@ class PrefixTree:
         assert parent is not None
         return removed, parent
 
+    def subtree(self, block: Block) -> list[Block]:
+        """A block and all below it, parents first."""
+        return [block, *_descendants(block)]
+
+    def remove_subtree(self, block: Block) -> list[Block]:
+        """Takes a block and all below it out of the tree, parents first, whether they are held or not."""
+        removed, parent = self.subtree(block), block.parent
+        assert parent is not None, "what leaves the tree is in it"
+        del parent.children[block.tokens]
+        for each in removed:
+            each.parent = each.use = None
+            each.children.clear()
+        if isinstance(parent, DomainRoot) and not parent.children:
+            del self._roots[parent.digest]
+        return removed
+
     def remove_domain(self, root: bytes) -> list[Block]:
         """Takes all blocks of a domain out of the tree, parents first, whether they are held or not."""
         node = self._roots.pop(root, None)

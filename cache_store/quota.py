@@ -70,12 +70,17 @@ class TenantQuota:
     """Part of what is lent, and of the computing time, in proportion to the other tenants' weights."""
     max_pinned: float = 0.1
     """Part of each worker's device pool that pins may keep."""
+    audit_share: float = 0.001
+    """Part of its cache hits that is checked in idle time."""
 
     def __post_init__(self) -> None:
         if not MIN_WEIGHT <= self.weight <= MAX_WEIGHT:  # also false for NaN
             raise InvalidRequestError("weight", f"weight is {self.weight}; it is {MIN_WEIGHT:g} to {MAX_WEIGHT:g}")
         if not (math.isfinite(self.max_pinned) and 0 <= self.max_pinned <= 1):
             raise InvalidRequestError("max_pinned", f"max_pinned is {self.max_pinned}; a share is 0 to 1")
+
+        if not (math.isfinite(self.audit_share) and 0 <= self.audit_share <= 1):
+            raise InvalidRequestError("audit_share", f"audit_share is {self.audit_share}; a share is 0 to 1")
 
     def share(self, tier: TierKind) -> TierShare:
         """Its share of a tier."""

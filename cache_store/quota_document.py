@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import hmac
 import struct
+from collections.abc import Iterator
 from dataclasses import dataclass
 from types import MappingProxyType
 
@@ -25,6 +26,7 @@ from cache_store.tier_kind import TierKind
 QUOTA_VERSION = 3
 _MAC_BYTES = 32
 _NUMBERS = struct.Struct("<dd")
+_TERMS = struct.Struct("<ddd")
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,30 +128,29 @@ def _write_entry(tenant: TenantId, quota: TenantQuota) -> bytes:
         for tier, share in sorted(quota.shares.items())
         for field in (tier.value, _NUMBERS.pack(share.minimum, share.maximum))
     ]
-    return encode(tenant, _NUMBERS.pack(quota.weight, quota.max_pinned), *shares)
+    return encode(tenant, _TERMS.pack(quota.weight, quota.max_pinned, quota.audit_share), *shares)
 
 
 def _read_entry(entry: Field) -> tuple[TenantId, TenantQuota]:
     match decode(entry) if isinstance(entry, bytes) else ():
         case (str(tenant), bytes(terms), *shares) if len(shares) % 2 == 0:
-            weight, max_pinned = _numbers(terms)
             pairs = zip(shares[::2], shares[1::2], strict=True)
-            return TenantId(tenant), TenantQuota(MappingProxyType(dict(map(_read_share, pairs))), weight, max_pinned)
+            own = MappingProxyType(dict(map(_read_share, pairs)))
+            return TenantId(tenant), TenantQuota(own, *_numbers(_TERMS, terms))
     raise CorruptDataError("a quota has other fields than this build expects")
 
 
 def _read_share(pair: tuple[Field, Field]) -> tuple[TierKind, TierShare]:
     match pair:
         case (str(tier), bytes(numbers)) if tier in set(TierKind):
-            return TierKind(tier), TierShare(*_numbers(numbers))
+            return TierKind(tier), TierShare(*_numbers(_NUMBERS, numbers))
     raise CorruptDataError("a quota names a tier that this build does not know")
 
 
-def _numbers(data: bytes) -> tuple[float, float]:
-    if len(data) != _NUMBERS.size:
+def _numbers(form: struct.Struct, data: bytes) -> Iterator[float]:
+    if len(data) != form.size:
         raise CorruptDataError("a quota has numbers of another length")
-    first, second = _NUMBERS.unpack(data)
-    return float(first), float(second)
+    return map(float, form.unpack(data))
 
 
 def _versioned(data: bytes) -> tuple[Field, ...]:

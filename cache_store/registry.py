@@ -9,7 +9,7 @@ from typing import NewType, Protocol
 from cache_store.adapters import AdapterReport
 from cache_store.domain import FormatDigest
 from cache_store.index import Incarnation
-from cache_store.usage import NO_PRESSURE, Pressure, TenantUse, TierLoad
+from cache_store.usage import NO_AUDITS, NO_PRESSURE, AuditCounts, Pressure, TenantUse, TierLoad
 
 WorkerId = NewType("WorkerId", str)
 """Stable name of a worker, kept over restarts."""
@@ -44,6 +44,7 @@ class WorkerLoad:
     """Those that use most blocks, at most MAX_TENANTS_TOLD."""
     tiers: tuple[TierLoad, ...] = ()
     """Below the device."""
+    audit: AuditCounts = NO_AUDITS
 
 
 @dataclass(frozen=True, slots=True)

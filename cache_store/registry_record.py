@@ -12,7 +12,7 @@ from cache_store.errors import CorruptDataError
 from cache_store.index import Incarnation
 from cache_store.registry import MAX_TENANTS_TOLD, PROTOCOL_VERSION, WorkerId, WorkerLoad, WorkerRecord
 from cache_store.tier_kind import TierKind
-from cache_store.usage import Pressure, TenantUse, TierLoad
+from cache_store.usage import AuditCounts, Pressure, TenantUse, TierLoad
 
 UNREADABLE_VERSION = 0
 """Protocol version of what is no record."""
@@ -150,6 +150,7 @@ def _read(values: _Fields) -> WorkerRecord:
             pressure=_read_pressure(load.nested("pressure")),
             tenants=tuple(_read_use(each) for each in load.objects("tenants", MAX_TENANTS_TOLD)),
             tiers=tuple(_read_tier(each) for each in load.objects("tiers", len(TierKind))),
+            audit=_read_audit(load.nested("audit")),
         ),
         quota_generation=values.count("quota_generation"),
         adapters=tuple(_read_report(each) for each in values.objects("adapters", MAX_ADAPTERS)),
@@ -176,6 +177,10 @@ def _read_report(values: _Fields) -> AdapterReport:
 
 def _read_pressure(values: _Fields) -> Pressure:
     return Pressure(*(values.count(each.name) for each in fields(Pressure)))
+
+
+def _read_audit(values: _Fields) -> AuditCounts:
+    return AuditCounts(*(values.count(each.name) for each in fields(AuditCounts)))
 
 
 def _read_use(values: _Fields) -> TenantUse:

@@ -31,6 +31,20 @@ NO_PRESSURE = Pressure()
 
 
 @dataclass(frozen=True, slots=True)
+class AuditCounts:
+    """Checks of cached keys and values against computed ones, since a worker started."""
+
+    checked_blocks: int = 0
+    mismatches: int = 0
+    """Alarms: blocks that differed, and were put out of use with all that followed them."""
+    skipped_hits: int = 0
+    """Chosen for a check that could not be made, or not to its end."""
+
+
+NO_AUDITS = AuditCounts()
+
+
+@dataclass(frozen=True, slots=True)
 class TenantUse:
     """One tenant's blocks in one pool."""
 

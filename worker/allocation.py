@@ -11,6 +11,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from itertools import starmap
 
+from cache_store.audit_mode import AuditMode
 from cache_store.block_pool import BlockPool
 from cache_store.domain import Domain
 from cache_store.lower_moves import slot_key, slot_keys
@@ -65,8 +66,9 @@ class Upkeep:
 class Allocator:
     """Between sequences and the block pool."""
 
-    def __init__(self, pool: BlockPool, block_size: int, swap: Swap | None) -> None:
+    def __init__(self, pool: BlockPool, block_size: int, swap: Swap | None, audit: AuditMode) -> None:
         self._pool = pool
+        self._audit = audit
         self._block_size = block_size
         self._swap = swap
         self._holds = WindowHolds(pool.windows, block_size) if pool.windows else None
@@ -82,7 +84,7 @@ class Allocator:
 
     def reusable_tokens(self, sequence: Sequence) -> int:
         """Leading tokens that need not be computed now. The last token always is: its logits are needed."""
-        if not sequence.owner.may_match:
+        if not self._may_reuse(sequence):
             return 0
         return self._pool.cached_tokens(sequence.owner.domain, sequence.prefix, sequence.num_tokens - 1).total
 
@@ -107,6 +109,7 @@ class Allocator:
         if fit.num_missing:
             self._pool.release(match.pinned)
         elif not self._swap_in(sequence, match):
+            self._pool.note_reuse(sequence.owner.domain, match)
             self._take(sequence, match, num_ahead)
         return fit
 
@@ -120,6 +123,22 @@ class Allocator:
         """Blocks that nobody but `sequences` holds."""
         held = Counter(block for sequence in sequences for block in (*sequence.blocks, *sequence.reserved))
         return sum(block.ref_count == num for block, num in held.items())
+
+    def place_alone(self, sequence: Sequence, num_reused: int) -> bool:
+        """Gives a sequence of an idle engine blocks for all its tokens, of which at most `num_reused` are reused.
+
+        False, and nothing has changed, where its tenant has no room for it without others' blocks.
+        """
+        domain = sequence.owner.domain
+        match = self._pool.match_and_pin(domain, sequence.prefix, num_reused)
+        if match.partial is not None:
+            self._pool.release(match.pinned)
+            match = self._pool.match_and_pin(domain, sequence.prefix, len(match.blocks) * self._block_size)
+        if not self._pool.audit.make_room(domain, self.blocks_for(sequence.num_tokens) - len(match.blocks)):
+            self._pool.release(match.pinned)
+            return False
+        self._take(sequence, match, 0)
+        return True
 
     def make_room(self, sequence: Sequence) -> bool:
         """Makes sure that the next token has a slot of its own; False where the pool has none."""
@@ -176,12 +195,19 @@ class Allocator:
 
     def release(self, sequence: Sequence, interruption: str = INTERRUPTED) -> None:
         """Gives back all that a sequence holds; how it ended tells what becomes of the blocks."""
+        self._pool.release(self._take_back(sequence), sequence.outcome(interruption))
+
+    def release_alone(self, sequence: Sequence) -> None:
+        """The same for one that counts as no use of its blocks."""
+        self._pool.release(self._take_back(sequence))
+
+    def _take_back(self, sequence: Sequence) -> tuple[Block, ...]:
         for copy in [copy for copy in self._copies if copy.sequence is sequence]:
             self._copies.remove(copy)
             self._free_source(copy.partial.source)
         if self._holds is not None:
             self._holds.end(sequence)
-        self._pool.release(sequence.clear_blocks(), sequence.outcome(interruption))
+        return sequence.clear_blocks()
 
     @property
     def num_loading(self) -> int:
@@ -298,7 +324,6 @@ class Allocator:
         else:
             self._pool.scrubs.trust(domain.root)
         num_new = self.blocks_for(sequence.num_tokens) - len(match.blocks)
-        self._pool.note_reuse(domain, match)
         sequence.add_blocks(match.blocks)
         sequence.num_committed = len(match.blocks)
         sequence.num_computed = len(match.blocks) * self._block_size
@@ -314,7 +339,7 @@ class Allocator:
 
     def _swap_in(self, sequence: Sequence, match: Match) -> bool:
         sequence.note_swap()
-        if self._swap is None or not sequence.owner.may_match:
+        if self._swap is None or not self._may_reuse(sequence):
             return False
         domain = sequence.owner.domain
         if not self._swap.begin(sequence, lambda num_blocks: self._allocate(domain, num_blocks)):
@@ -328,8 +353,11 @@ class Allocator:
         host, disk = (tiers[tier] * self._block_size for tier in (TierKind.HOST, TierKind.DISK))
         return CachedTokens(sequence.num_cached - host - disk, host, disk)
 
+    def _may_reuse(self, sequence: Sequence) -> bool:
+        return sequence.owner.may_match and self._audit is not AuditMode.PARANOID
+
     def _match(self, sequence: Sequence, num_tokens: int) -> Match:
-        if not sequence.owner.may_match:
+        if not self._may_reuse(sequence):
             return _NO_MATCH
         return self._pool.match_and_pin(sequence.owner.domain, sequence.prefix, num_tokens)
 

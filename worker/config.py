@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
 
+from cache_store.audit_mode import AuditMode
 from cache_store.errors import InvalidRequestError
 from cache_store.policies.choice import PolicyKind
 from cache_store.registry import WorkerId
@@ -108,6 +109,7 @@ class WorkerConfig:
     max_waiting: int = 256
     """Requests that may wait; one more is refused."""
     eviction_policy: PolicyKind = PolicyKind.CLASS
+    audit: AuditMode = AuditMode.SAMPLED
     torch_threads: int = 1
     device: str = "cpu"
     attention_backend: AttentionKind = AttentionKind.AUTO

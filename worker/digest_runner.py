@@ -31,7 +31,7 @@ from worker.digest_rule import (
 from worker.mover import DeviceOnly, MakeMover
 from worker.plan_check import check_plan
 from worker.runner import ModelInfo, PreparedAdapter
-from worker.step_plan import Row, RowFailure, StepPlan, StepResult
+from worker.step_plan import Row, RowFailure, SlotCompare, StepPlan, StepResult
 
 LAYOUT_VERSION = 1
 _BYTES_PER_RECORD = RECORD_WIDTH * 8
@@ -182,8 +182,13 @@ class DigestRunner:
             pool = self._pools[copy.group]
             pool[copy.target, : copy.num_tokens] = pool[copy.source, : copy.num_tokens]
         outcomes = tuple(self._run_row(row) for row in plan.rows)
+        differences = tuple(map(self._difference, plan.compares))
         self._take_time(plan)
-        return StepResult(outcomes)
+        return StepResult(outcomes, differences)
+
+    def _difference(self, compare: SlotCompare) -> float:
+        pool = self._pools[compare.group]
+        return float(not np.array_equal(pool[compare.expected], pool[compare.computed]))
 
     def _run_row(self, row: Row) -> tuple[int, ...] | RowFailure:
         assert row.adapter == NO_ADAPTER or row.adapter in self._adapters, "a row names an adapter that is not attached"

@@ -22,6 +22,7 @@ from cache_store.errors import ComputationError, InvalidRequestError, StemcacheE
 from cache_store.events import BlockEvent
 from cache_store.policies.choice import policy_maker
 from cache_store.pool_sizes import PoolSizes, StepLimits, window_sizes
+from cache_store.prefix_tree import Block
 from cache_store.quota import QuotaTable
 from cache_store.registry import WorkerLoad
 from cache_store.scrubs import Dropped
@@ -29,11 +30,14 @@ from cache_store.tier_kind import TierSizes
 from cache_store.tokens import PackedTokens, count
 from cache_store.usage import CachedTokens, TenantUse
 from worker.attached_adapters import AttachedAdapters, domains_of
+from worker.audit import Audits
+from worker.audit_samples import Chance, never
+from worker.audit_steps import AuditSteps
+from worker.engine_books import pressure_of, queued_tokens
 from worker.engine_config import EngineConfig, check_request, check_room
 from worker.fences import Fences, purged
-from worker.outcomes import check_result, finish_of, finished
+from worker.outcomes import check_result, finish_of, finished, hopeless, too_long_now
 from worker.pins import PinTable
-from worker.preemption import MAX_PREEMPTIONS
 from worker.queue_limit import may_wait
 from worker.rate import RateMeter
 from worker.requests import (
@@ -50,8 +54,7 @@ from worker.runner import PreparedAdapter, Runner
 from worker.scheduler import Schedule, Scheduler
 from worker.sequence import ActiveRequest, Sequence
 from worker.step_plan import EMPTY_PLAN, RowFailure, StepResult
-from worker.swap import Swap
-from worker.swap_cost import SwapCost
+from worker.swap import make_swap
 
 _log = structlog.get_logger(__name__)
 
@@ -61,7 +64,10 @@ MIN_RETRY_S, MAX_RETRY_S = 0.5, 30.0
 class Engine:
     """One model's continuous batch."""
 
-    def __init__(self, runner: Runner, clock: Clock, config: EngineConfig, hasher: Hasher = xxh3_128) -> None:
+    def __init__(
+        self, runner: Runner, clock: Clock, config: EngineConfig, hasher: Hasher = xxh3_128, draw: Chance = never
+    ) -> None:
+        """`draw` chooses hits for audits."""
         self._runner = runner
         self._clock = clock
         self._config = config
@@ -76,8 +82,10 @@ class Engine:
         self.pins = PinTable(self._pool, geometry.block_size, clock)
         """Prefixes that tenants keep from eviction."""
         self._prefill_rate = RateMeter()
-        self._swap = self._make_swap()
+        self._swap = make_swap(self._pool, geometry.block_size, self._prefill_rate, clock)
         self._scheduler = Scheduler(config, self._pool, geometry.block_size, self.pins, self._swap)
+        self._audits = Audits(self._pool, geometry, runner.info.tolerance, config.audit, draw, self._quarantine)
+        self._idle = AuditSteps(self._audits, self._scheduler, config.num_step_tokens, self._prefill_rate, self._run)
         self._requests: dict[RequestKey, ActiveRequest] = {}
         self._adapters = AttachedAdapters(runner)
         self._ordinals = itertools.count()
@@ -89,6 +97,11 @@ class Engine:
     def has_work(self) -> bool:
         """Whether `step` would compute or say something."""
         return self._scheduler.has_work or bool(self._unsent)
+
+    @property
+    def has_idle_work(self) -> bool:
+        """Whether `step_idle` would compute something."""
+        return self._audits.has_samples and not (self._requests or self.num_loading)
 
     @property
     def num_held_blocks(self) -> int:
@@ -135,11 +148,19 @@ class Engine:
         if schedule.plan is EMPTY_PLAN:
             return tuple(outputs)
         outputs += self._note_started(schedule)
+        schedule = replace(schedule, plan=self._audits.with_compares(schedule.plan, schedule.sequences))
         result = self._run(schedule)
         if isinstance(result, StemcacheError):
+            self._audits.forget()
             self._scheduler.fail_step(schedule)
             return (*outputs, *self._fail_all(schedule, result))
+        self._audits.judge(result)
         return (*outputs, *self._commit(schedule, result))
+
+    def step_idle(self) -> None:
+        """Computes a short step of what can wait. To be called where there is no other work; poll before."""
+        if self.has_idle_work:
+            self._idle.step()
 
     def poll(self) -> None:
         """Takes note of what came from lower tiers or went to disk since the last call."""
@@ -166,22 +187,16 @@ class Engine:
     def load(self) -> WorkerLoad:
         """What there is to do, without the tenants' part in it."""
         num_waiting = self._not_started().total()
-        queued = sum(sequence.num_remaining - sequence.num_expected for sequence in self._scheduler.waiting)
-        admitted = sum(sequence.num_remaining for sequence in self._scheduler.running if sequence.is_prefilling)
+        pressure = pressure_of(self._pool, self._scheduler, self.pins.num_yielded, self._num_refused)
         return WorkerLoad(
             running_requests=len(self._requests) - num_waiting,
             waiting_requests=num_waiting,
-            queued_prefill_tokens=queued + admitted,
+            queued_prefill_tokens=queued_tokens(self._scheduler),
             prefill_tokens_per_s=self._prefill_rate.tokens_per_s,
             used_blocks=self._pool.num_used,
             tiers=() if self._pool.lower is None else self._pool.lower.loads(),
-            pressure=replace(
-                self._pool.pressure,
-                stopped_admissions=self._scheduler.num_stopped_admissions,
-                preemptions=self._scheduler.num_preemptions,
-                yielded_pins=self.pins.num_yielded,
-                refused_requests=self._num_refused,
-            ),
+            audit=self._audits.counts,
+            pressure=pressure,
         )
 
     def usage(self) -> tuple[TenantUse, ...]:
@@ -197,13 +212,8 @@ class Engine:
         self._pool.set_quotas(quotas)
         for request in list(self._requests.values()):
             if not self._scheduler.fits(request):
-                num_blocks = self._pool.max_blocks(request.domain)
-                error = InvalidRequestError(
-                    "sampling.max_tokens",
-                    f"your tenant's share of this worker was changed to {num_blocks} blocks of {self._block_size} "
-                    "tokens, which cannot hold the request any more; a shorter one would fit",
-                )
                 self._num_refused += 1
+                error = too_long_now(self._pool.max_blocks(request.domain), self._block_size)
                 self._unsent.append(self._fail(request, error))
 
     def purge(self, fences: Fences) -> Dropped:
@@ -264,29 +274,23 @@ class Engine:
             self._swap.purge(domains)
         return self._pool.drop(domains.values(), tenants)
 
+    def _quarantine(self, block: Block) -> None:
+        """Puts a block and all below it out of use, also for those that hold some of it."""
+        gone = self._pool.audit.subtree(block)
+        self.pins.end_blocks(gone)
+        held = {each.uid for each in gone if each.ref_count}
+        for request in self._requests.values() if held else ():
+            if any(each.uid in held for sequence in request.sequences for each in sequence.blocks):
+                request.drop()
+        self._pool.audit.quarantine(block)
+
     def _let_go_of_adapters(self) -> None:
         self._adapters.let_go(each.request.adapter for each in self._requests.values())
 
-    def _make_swap(self) -> Swap | None:
-        lower = self._pool.lower
-        if lower is None:
-            return None
-        cost = SwapCost(lambda: self._prefill_rate.tokens_per_s, lower.load_block_s)
-        return Swap(self._pool, lower, self._block_size, cost, self._clock)
-
     def _give_up(self, schedule: Schedule) -> list[EngineOutput]:
-        """Fails what could only run on blocks that others are guaranteed and use; how many those are is not told."""
-        outputs: list[EngineOutput] = []
-        for request in {sequence.owner: None for sequence in schedule.hopeless}:
-            if request.setbacks.num_preemptions < MAX_PREEMPTIONS:
-                why = "the request needs more of this worker than your tenant is guaranteed, and as much cannot be had "
-                why += "now; try again later, or send a shorter one"
-            else:
-                why = "the request ran on blocks that were lent to your tenant, has given them back and cannot have as "
-                why += "many here now; try again later, or send a shorter one"
-            self._num_refused += 1
-            outputs.append(self._fail(request, UnavailableError(why, MAX_RETRY_S)))
-        return outputs
+        requests = list({sequence.owner: None for sequence in schedule.hopeless})
+        self._num_refused += len(requests)
+        return [self._fail(request, hopeless(request, MAX_RETRY_S)) for request in requests]
 
     def _note_started(self, schedule: Schedule) -> list[EngineOutput]:
         outputs: list[EngineOutput] = []
@@ -298,6 +302,7 @@ class Engine:
                 request.setbacks.resume(now_s)
             if request.scheduled_s is None:
                 request.scheduled_s = now_s
+                self._audits.note_started(sequence)
                 outputs.append(Started(request.key, sequence.cached_by_tier))
         return outputs
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from cache_store.audit_mode import AuditMode
 from cache_store.errors import InvalidRequestError
 from cache_store.policies.choice import PolicyKind
 from cache_store.tokens import count, unpack
@@ -24,6 +25,7 @@ class EngineConfig:
     """Requests that wait for their first step; one more waits only where its tenant has less than its part of them."""
     eviction_policy: PolicyKind = PolicyKind.CLASS
     """Which of a tenant's cached blocks go first."""
+    audit: AuditMode = AuditMode.SAMPLED
     watermark: float = 0.01
     """Share of its tenant's maximum that an admission leaves free beside running sequences, so that they can grow."""
 

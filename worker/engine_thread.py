@@ -60,6 +60,15 @@ class ThreadedEngine(Protocol):
         """Schedules, runs and commits one step."""
         ...
 
+    @property
+    def has_idle_work(self) -> bool:
+        """Whether `step_idle` would do anything."""
+        ...
+
+    def step_idle(self) -> None:
+        """A short step of what can wait until there is nothing else to do."""
+        ...
+
     def tick(self) -> None:
         """Does what is due by time alone."""
         ...
@@ -306,9 +315,11 @@ class EngineThread(Generic[EngineT_co]):
                 report.events = tuple(self._engine.drain_events())
                 self._send(report)
                 report = _Report()
-            is_idle = not commands and not self._engine.has_work
+            is_idle = not (commands or self._engine.has_work or self._engine.has_idle_work)
             if self._engine.has_work:
                 report.outputs.extend(self._engine.step())
+            elif self._engine.has_idle_work:
+                self._engine.step_idle()
             is_news = (self._tick() or not self._engine.has_work) and self._take_usage()
             report.events = tuple(self._engine.drain_events())
             if not is_idle or is_news or report.events:
@@ -319,7 +330,8 @@ class EngineThread(Generic[EngineT_co]):
     def _take(self) -> list[_Command]:
         """All commands that wait; where the engine has nothing to do, sleeps for a while unless there is one."""
         commands: list[_Command] = []
-        if not self._engine.has_work and (first := self._sleep()) is not None:
+        is_idle = not (self._engine.has_work or self._engine.has_idle_work)
+        if is_idle and (first := self._sleep()) is not None:
             commands.append(first)
         while not self._commands.empty():  # this thread is the only consumer
             commands.append(self._commands.get())

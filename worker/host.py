@@ -8,6 +8,7 @@ any process and event loop; knows no Ray.
 from __future__ import annotations
 
 import asyncio
+import random
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -73,7 +74,9 @@ class WorkerHost:
         self._num_blocks = runner.num_blocks
         self._incarnation = Incarnation(secrets.token_hex(16))
         self._address = ""
-        self._thread = EngineThread(Engine(runner, parts.clock, engine_config(config)), self._offer, parts.clock)
+        draw = random.Random(secrets.randbits(64)).random  # noqa: S311 - chooses hits to check; nothing secret
+        engine = Engine(runner, parts.clock, engine_config(config), draw=draw)
+        self._thread = EngineThread(engine, self._offer, parts.clock)
         self._adapters = AdapterLoads(
             self._thread, runner.prepare_adapter, self._model, config.model_name, self._renew_soon
         )
@@ -277,6 +280,7 @@ def engine_config(config: WorkerConfig) -> EngineConfig:
         num_max_sequences=config.max_num_sequences,
         num_max_waiting=config.max_waiting,
         eviction_policy=config.eviction_policy,
+        audit=config.audit,
     )
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from cache_store.errors import InvalidRequestError, UnavailableError
+from worker.preemption import MAX_PREEMPTIONS
 from worker.requests import Finish, Finished
 from worker.sequence import ActiveRequest
 from worker.step_plan import RowFailure, StepPlan, StepResult
@@ -11,9 +13,31 @@ def check_result(plan: StepPlan, result: StepResult) -> None:
     """Raises ValueError where a runner's result does not fit its plan."""
     if len(result.outcomes) != len(plan.rows):
         raise ValueError(f"the runner gave {len(result.outcomes)} outcomes for {len(plan.rows)} rows")
+    if len(result.differences) != len(plan.compares):
+        raise ValueError(f"the runner gave {len(result.differences)} differences for {len(plan.compares)} compares")
     for row, outcome in zip(plan.rows, result.outcomes, strict=True):
         if not isinstance(outcome, RowFailure) and len(outcome) != len(row.draws):
             raise ValueError(f"the runner gave {len(outcome)} tokens for {len(row.draws)} draws")
+
+
+def hopeless(request: ActiveRequest, retry_after_s: float) -> UnavailableError:
+    """Why a request ends that could only run on blocks that others are guaranteed and use; not how many those are."""
+    if request.setbacks.num_preemptions < MAX_PREEMPTIONS:
+        why = "the request needs more of this worker than your tenant is guaranteed, and as much cannot be had "
+        why += "now; try again later, or send a shorter one"
+    else:
+        why = "the request ran on blocks that were lent to your tenant, has given them back and cannot have as "
+        why += "many here now; try again later, or send a shorter one"
+    return UnavailableError(why, retry_after_s)
+
+
+def too_long_now(num_blocks: int, block_size: int) -> InvalidRequestError:
+    """Why a request ends that its tenant's changed share of the worker, so many blocks, cannot hold any more."""
+    return InvalidRequestError(
+        "sampling.max_tokens",
+        f"your tenant's share of this worker was changed to {num_blocks} blocks of {block_size} tokens, which cannot "
+        "hold the request any more; a shorter one would fit",
+    )
 
 
 def finish_of(request: ActiveRequest, token: int, num_output: int) -> Finish | None:

@@ -174,6 +174,13 @@ class PinTable:
             for pin in [pin for pin in self._pins.get(tenant, {}).values() if pin.domain.root in roots]:
                 self._end(pin)
 
+    def end_blocks(self, blocks: Collection[Block]) -> None:
+        """Ends all pins of any of these blocks, which are one tenant's."""
+        gone = {block.uid for block in blocks}
+        tenant = next(iter(blocks)).tenant
+        for pin in [pin for pin in self._pins.get(tenant, {}).values() if any(each.uid in gone for each in pin.blocks)]:
+            self._end(pin)
+
     def check_invariants(self) -> None:
         """Raises AssertionError where the books do not agree with each other or with the pool."""
         for tenant, pins in self._pins.items():

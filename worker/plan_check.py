@@ -23,6 +23,9 @@ def check_plan(
     for group in range(len(geometry.groups)):
         _check_tables(plan, group, geometry, num_slots[group])
         _check_copies(plan, group, num_slots[group])
+    for compare in plan.compares:
+        slots = (compare.expected, compare.computed)
+        assert all(0 <= slot < num_slots[compare.group] for slot in slots), "a compare outside the pool"
     below = transfers or NoTransfers()
     check_moves(plan, geometry, num_slots, below)
     check_loads(plan, geometry, num_slots, below)

@@ -25,6 +25,8 @@ class ModelInfo:
     eos_token_ids: tuple[int, ...]
     tokenizer_digest: str
     """Hex digest of the tokenizer files; empty for a runner without text."""
+    tolerance: float = 0.0
+    """By how much keys and values that are computed again may differ (`StepResult.differences`)."""
 
     def format_with(self, adapter: AdapterDigest) -> FormatDigest:
         """Of keys and values that the model computes with that adapter, or with none."""

@@ -31,7 +31,7 @@ from worker.sequence import ActiveRequest, Sequence
 from worker.service import MIN_CHUNK_TOKENS, UNLIMITED, Service
 from worker.single_flight import find_flight
 from worker.step_builder import StepBuilder
-from worker.step_plan import EMPTY_PLAN, SequenceId, StepPlan
+from worker.step_plan import EMPTY_PLAN, Row, SequenceId, StepPlan
 from worker.swap import Swap
 from worker.tenant_queue import TenantQueue, by_age
 
@@ -63,7 +63,7 @@ class Scheduler:
         self._pool = pool
         self._block_size = block_size
         self._queues: dict[TenantId, TenantQueue] = {}
-        self._allocator = Allocator(pool, block_size, swap)
+        self._allocator = Allocator(pool, block_size, swap, config.audit)
         self._service = Service(lambda tenant: pool.quotas.of(tenant).weight)
         self._admission = Admission(
             config, pool, self._allocator, pins, self._service, self._queues, self._preempt_request
@@ -160,18 +160,32 @@ class Scheduler:
         self._stuck_at = before if is_waiting and before == self._holds() else None  # nothing came free meanwhile
         if not entries and not self._allocator.has_upkeep:  # what is to be told waits for the next step
             return Schedule(EMPTY_PLAN, (), hopeless)
-        rows = tuple(row for _, row in entries)
-        upkeep = self._allocator.drain(rows)
-        ended, self._ended = tuple(self._ended), []
-        plan = StepPlan(
-            rows=rows,
-            scrubs=upkeep.scrubs,
-            copies=upkeep.copies,
-            ended=ended,
-            moves=upkeep.moves,
-            loads=upkeep.loads,
-        )
+        plan = self._plan(tuple(row for _, row in entries))
         return Schedule(plan, tuple(sequence for sequence, _ in entries), hopeless)
+
+    def schedule_alone(self, sequence: Sequence, num_reused: int) -> StepPlan | None:
+        """A step of an idle engine that computes all of a sequence that is in no queue, but for what it reuses.
+
+        None, and nothing has changed, where its tenant has no room for it without others' blocks, or where it is more
+        than a step computes.
+        """
+        if not self._allocator.place_alone(sequence, num_reused):
+            return None
+        if sequence.num_remaining > self._config.num_step_tokens:
+            self._allocator.release_alone(sequence)
+            return None
+        sequence.id = self._next_id()
+        step = StepBuilder(self._config.num_step_tokens, self._block_size)
+        step.take(sequence, sequence.num_remaining)
+        self._allocator.open_windows(step.chosen)
+        return self._plan(tuple(row for _, row in step.in_order()))
+
+    def drop_alone(self, sequence: Sequence) -> None:
+        """It gives back what it holds; no use of its blocks is noted."""
+        assert sequence.id is not None
+        self._allocator.release_alone(sequence)
+        self._ended.append(sequence.id)
+        sequence.id = None
 
     def commit(self, sequence: Sequence, num_computed: int) -> None:
         """So many more tokens of a running sequence are computed."""
@@ -206,6 +220,18 @@ class Scheduler:
                 num_needed = self._allocator.full_blocks(sequence)
                 assert len(sequence.blocks) + len(sequence.reserved) >= num_needed, "it may run out of blocks again"
         assert sum(queue.num_places for queue in self._queues.values()) <= self._config.num_max_sequences
+
+    def _plan(self, rows: tuple[Row, ...]) -> StepPlan:
+        upkeep = self._allocator.drain(rows)
+        ended, self._ended = tuple(self._ended), []
+        return StepPlan(
+            rows=rows,
+            scrubs=upkeep.scrubs,
+            copies=upkeep.copies,
+            ended=ended,
+            moves=upkeep.moves,
+            loads=upkeep.loads,
+        )
 
     def _holds(self) -> _Holds:
         return (self._allocator.num_loading, self._pool.num_held, self._pool.num_used, self._pool.quotas.generation)

@@ -1,8 +1,8 @@
 """The only seam between numbers and tensors: what one step has to compute, and what came of it.
 
 Made by the scheduler, executed by a runner, frozen in between. A runner executes in order: moves, scrubs, starts of
-loads, copies, forward, draws. All slots are indices into the pool of their group (`CacheGeometry.groups`, same order
-everywhere).
+loads, copies, forward, draws, compares. All slots are indices into the pool of their group (`CacheGeometry.groups`,
+same order everywhere).
 """
 
 from __future__ import annotations
@@ -83,6 +83,15 @@ class SlotRef:
 
 
 @dataclass(frozen=True, slots=True)
+class SlotCompare:
+    """Two slots of one group that should hold the same keys and values, after the forward."""
+
+    group: int
+    expected: int
+    computed: int
+
+
+@dataclass(frozen=True, slots=True)
 class StepPlan:
     """One step. Rows with one new token and history (decode) come first, then rows that prefill."""
 
@@ -97,6 +106,8 @@ class StepPlan:
     """Between the tiers, before anything else. A plan without rows may have moves, scrubs and loads."""
     loads: tuple[Load, ...] = ()
     """Started in the background after the scrubs; their targets belong to no row until they have finished."""
+    compares: tuple[SlotCompare, ...] = ()
+    """After the forward."""
 
     @property
     def num_tokens(self) -> int:
@@ -120,3 +131,6 @@ class StepResult:
 
     outcomes: tuple[tuple[int, ...] | RowFailure, ...]
     """Per row: one token id per draw, in order, or a failure."""
+    differences: tuple[float, ...] = ()
+    """Per compare: the largest difference in a layer's keys or values, by the largest of them; 0 where all are equal,
+    NaN where one is not a number."""

@@ -22,6 +22,7 @@ from cache_store.lower_tiers import LowerTiers
 from cache_store.prefix_tree import Block
 from cache_store.tokens import PackedTokens, part
 from cache_store.transfers import Load, TransferId, TransferResult
+from worker.rate import RateMeter
 from worker.sequence import Sequence, SwapIn
 from worker.swap_cost import SwapCost
 
@@ -205,3 +206,11 @@ class Swap:
         self._pool.release(blocks[num_whole:])
         self._pool.release((*swap_in.held, *standing))
         swap_in.state.end(num_whole, self._clock.monotonic_s())
+
+
+def make_swap(pool: BlockPool, block_size: int, rate: RateMeter, clock: Clock) -> Swap | None:
+    """That of an engine whose pool has lower tiers."""
+    lower = pool.lower
+    if lower is None:
+        return None
+    return Swap(pool, lower, block_size, SwapCost(lambda: rate.tokens_per_s, lower.load_block_s), clock)

@@ -53,6 +53,7 @@ def quota_change(request: pb.SetTenantQuotaRequest | pb.CreateTenantRequest) -> 
         shares=MappingProxyType(_share_changes(request.tiers)),
         weight=request.weight if request.HasField("weight") else None,
         max_pinned=request.max_pinned if request.HasField("max_pinned") else None,
+        audit_share=request.audit_share if request.HasField("audit_share") else None,
         requests_in_flight=request.requests_in_flight if request.HasField("requests_in_flight") else None,
         tokens_per_s=request.tokens_per_s if request.HasField("tokens_per_s") else None,
     )
@@ -72,6 +73,7 @@ def _quota_message(tenant: Tenant, lowered: Mapping[tuple[str, TierKind], float]
         ],
         weight=tenant.quota.weight,
         max_pinned=tenant.quota.max_pinned,
+        audit_share=tenant.quota.audit_share,
     )
 
 

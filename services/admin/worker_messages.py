@@ -32,6 +32,11 @@ def worker_message(record: WorkerRecord, tenant_name: Callable[[TenantId], str])
         tenants=[_use(use, tenant_name(use.tenant)) for use in load.tenants],
         quota_generation=record.quota_generation,
         tiers=[_tier(tier) for tier in load.tiers],
+        audit=pb.Audit(
+            checked_blocks=load.audit.checked_blocks,
+            mismatches=load.audit.mismatches,
+            skipped_hits=load.audit.skipped_hits,
+        ),
     )
 
 

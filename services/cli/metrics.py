@@ -37,6 +37,11 @@ _PRESSURE = {
     "refused_requests": "Requests that could never fit.",
     "demoted_blocks": "Evicted blocks that went to a lower tier.",
 }
+_AUDIT = {
+    "checked_blocks": "Cached blocks that were compared with computed ones.",
+    "mismatches": "Cached blocks that differed and were put out of use: an alarm.",
+    "skipped_hits": "Hits that were chosen for a check that could not be made, or not to its end.",
+}
 _TIER_GAUGES = {
     "used_blocks": "Blocks in the tier.",
     "total_blocks": "Blocks that fit into the tier.",
@@ -132,6 +137,11 @@ def _worker_metrics(workers: tuple[WorkerStatus, ...]) -> Iterator[Metric]:
         counter = CounterMetricFamily(f"stemcache_worker_{field.name}", _PRESSURE[field.name], labels=("worker",))
         for worker in workers:
             counter.add_metric((worker.worker_id,), getattr(worker.pressure, field.name))
+        yield counter
+    for name, text in _AUDIT.items():
+        counter = CounterMetricFamily(f"stemcache_worker_audit_{name}", text, labels=("worker",))
+        for worker in workers:
+            counter.add_metric((worker.worker_id,), getattr(worker.audit, name))
         yield counter
 
 

@@ -25,6 +25,7 @@ def add_flags(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--strict", type=share, metavar="SHARE", help="min and max at once: never lent from or to")
     group.add_argument("--weight", type=float, help="part of what is lent, relative to other tenants (usual: 1)")
     group.add_argument("--max-pinned", type=share, help="share that pins may keep (usual: 10%%)")
+    group.add_argument("--audit-share", type=share, help="share of its cache hits that is checked (usual: 0.1%%)")
     group.add_argument("--requests-in-flight", type=limit, metavar="N", help="requests at once, or `none`")
     group.add_argument("--tokens-per-s", type=limit, metavar="N", help="tokens computed per second, or `none`")
 
@@ -43,6 +44,7 @@ def terms_of(args: argparse.Namespace) -> TenantTerms:
         max=high,
         weight=args.weight,
         max_pinned=args.max_pinned,
+        audit_share=args.audit_share,
         requests_in_flight=args.requests_in_flight,
         tokens_per_s=args.tokens_per_s,
     )
@@ -90,6 +92,7 @@ def print_quota(tenant: Tenant) -> None:
     rows += [
         ("weight", f"{tenant.quota.weight:g}"),
         ("max pinned", percent(tenant.quota.max_pinned)),
+        ("hits audited", percent(tenant.quota.audit_share)),
         ("requests in flight", _limit_text(tenant.limits.requests_in_flight)),
         ("tokens per second", _limit_text(tenant.limits.tokens_per_s)),
     ]

@@ -8,11 +8,19 @@ from dataclasses import fields
 from services.cli.connection import add_admin_flags, admin_client
 from services.cli.exit_codes import ExitCode
 from services.cli.output import print_json, print_table
-from services.client.admin_results import ClusterStatus, PressureStatus, TenantUse, TierStatus, WorkerStatus
+from services.client.admin_results import (
+    AuditStatus,
+    ClusterStatus,
+    PressureStatus,
+    TenantUse,
+    TierStatus,
+    WorkerStatus,
+)
 
 _HEADINGS = ("WORKER", "MODEL", "RUNNING", "WAITING", "BLOCKS USED", "PREFILL TOK/S", "ADDRESS")
 _PRESSURE = ("WORKER", "LENT BACK", "EVICTED", "STOPPED", "PREEMPTED", "PINS ENDED", "REFUSED", "DEMOTED")
 """In the order in which a worker resorts to them."""
+_AUDITS = ("WORKER", "BLOCKS CHECKED", "MISMATCHES", "HITS SKIPPED")
 _USE = ("TENANT", "GUARANTEED", "MAX", "USED", "HELD", "PINNED", "LENT", "EVICTED", "WAITING", "HOST", "DISK")
 _TIERS = ("WORKER", "TIER", "BLOCKS USED", "WRITTEN", "READ BACK", "EVICTED", "NOT WORTH IT", "FAILED", "MS/BLOCK")
 
@@ -53,11 +61,18 @@ def _print(status: ClusterStatus) -> None:
         print("no worker is ready")
         return
     for worker in status.workers:
+        if worker.audit.mismatches:
+            print(
+                f"ALARM: {worker.worker_id} has found {worker.audit.mismatches} cached blocks that are not what they "
+                "should be, and put them out of use; its log tells when and whose: check its memory and disk"
+            )
         if worker.quota_generation < status.control_generation:
             print(f"{worker.worker_id} has the quotas of generation {worker.quota_generation} so far")
     print_table(_HEADINGS, [_row(each) for each in status.workers])
     print("\nwhen blocks ran out, since each worker's start:")
     print_table(_PRESSURE, [(each.worker_id, *_pressure_cells(each.pressure)) for each in status.workers])
+    print("\naudits of what is cached, since each worker's start:")
+    print_table(_AUDITS, [(each.worker_id, *_audit_cells(each.audit)) for each in status.workers])
     tiers = [_tier_row(worker.worker_id, tier) for worker in status.workers for tier in worker.tiers]
     if tiers:
         print("\ntiers below the device:")
@@ -84,6 +99,10 @@ def add_use(a: TenantUse, b: TenantUse) -> TenantUse:
 
 def _pressure_cells(pressure: PressureStatus) -> tuple[str, ...]:
     return tuple(str(getattr(pressure, each.name)) for each in fields(PressureStatus))
+
+
+def _audit_cells(audit: AuditStatus) -> tuple[str, ...]:
+    return tuple(str(getattr(audit, each.name)) for each in fields(AuditStatus))
 
 
 def _use_row(use: TenantUse) -> tuple[str, ...]:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 import structlog
 
+from cache_store.audit_mode import AuditMode
 from cache_store.policies.choice import PolicyKind
 from services.cli.connection import add_data_dir, data_folder
 from services.cli.exit_codes import ExitCode
@@ -68,6 +69,14 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         choices=[*PolicyKind],
         default=PolicyKind.CLASS,
         help="which of a tenant's blocks go first: by classes of use learnt online, or the least recently used",
+    )
+    parser.add_argument(
+        "--paranoid",
+        dest="audit",
+        action="store_const",
+        const=AuditMode.PARANOID,
+        default=AuditMode.SAMPLED,
+        help="use nothing that is cached: compute everything, and compare all that is cached with it (slow)",
     )
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where models run")
     parser.add_argument(
@@ -128,6 +137,7 @@ def run(args: argparse.Namespace) -> int:
         tiers=LowerTierOptions(args.host_cache, args.disk_cache, args.disk_folder),
         torch_threads=args.torch_threads,
         eviction_policy=PolicyKind(args.eviction_policy),
+        audit=args.audit,
         device=Device(args.device),
         attention_backend=AttentionKind(args.attention_backend),
         kv_dtype=KvChoice(args.kv_dtype),

@@ -11,6 +11,7 @@ from stemcache.admin.v1 import admin_pb2 as pb
 from services.client.admin_requests import TenantTerms
 from services.client.admin_results import (
     ApiKey,
+    AuditStatus,
     ClusterStatus,
     Explanation,
     PressureStatus,
@@ -43,6 +44,7 @@ def tenant_of(message: pb.Tenant) -> Tenant:
             tiers=tuple(TierShare(each.tier, each.min, each.max, each.min_in_force) for each in message.quota.tiers),
             weight=message.quota.weight,
             max_pinned=message.quota.max_pinned,
+            audit_share=message.quota.audit_share,
         ),
         limits=TenantLimits(message.limits.requests_in_flight or None, message.limits.tokens_per_s or None),
     )
@@ -56,6 +58,8 @@ def fill_terms(message: pb.CreateTenantRequest | pb.SetTenantQuotaRequest, terms
         message.weight = terms.weight
     if terms.max_pinned is not None:
         message.max_pinned = terms.max_pinned
+    if terms.audit_share is not None:
+        message.audit_share = terms.audit_share
     if terms.requests_in_flight is not None:
         message.requests_in_flight = terms.requests_in_flight
     if terms.tokens_per_s is not None:
@@ -167,4 +171,5 @@ def _worker_of(message: pb.Worker) -> WorkerStatus:
         pressure=PressureStatus(*(getattr(message.pressure, each.name) for each in fields(PressureStatus))),
         tenants=tuple(TenantUse(*(getattr(use, each.name) for each in fields(TenantUse))) for use in message.tenants),
         tiers=tuple(TierStatus(*(getattr(tier, each.name) for each in fields(TierStatus))) for tier in message.tiers),
+        audit=AuditStatus(*(getattr(message.audit, each.name) for each in fields(AuditStatus))),
     )

@@ -16,6 +16,8 @@ class TenantTerms:
     max: float | None = None
     weight: float | None = None
     max_pinned: float | None = None
+    audit_share: float | None = None
+    """Part of its cache hits that is checked in idle time, 0 to 1."""
     requests_in_flight: int | None = None
     """0: no limit of its own."""
     tokens_per_s: int | None = None

@@ -25,6 +25,8 @@ class TenantQuota:
     tiers: tuple[TierShare, ...]
     weight: float
     max_pinned: float
+    audit_share: float
+    """Part of its cache hits that is checked in idle time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,17 @@ class ImportCounts:
 
 
 @dataclass(frozen=True, slots=True)
+class AuditStatus:
+    """Checks of cached keys and values against computed ones; counts since a worker's start."""
+
+    checked_blocks: int
+    mismatches: int
+    """Alarms: blocks that differed, and were put out of use with all that followed them."""
+    skipped_hits: int
+    """Chosen for a check that could not be made, or not to its end."""
+
+
+@dataclass(frozen=True, slots=True)
 class PressureStatus:
     """What a worker did when blocks ran out, in the order in which it resorts to it; counts since its start."""
 
@@ -196,6 +209,7 @@ class WorkerStatus:
     """Those that use most blocks, at most 64."""
     tiers: tuple[TierStatus, ...]
     """Below the device."""
+    audit: AuditStatus
 
 
 @dataclass(frozen=True, slots=True)

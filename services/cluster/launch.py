@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
+from cache_store.audit_mode import AuditMode
 from cache_store.clock import SystemClock
 from cache_store.errors import InvalidRequestError, PreconditionError, UnavailableError
 from cache_store.policies.choice import PolicyKind
@@ -93,6 +94,7 @@ class LaunchOptions:
     """Of each worker; None: by free memory."""
     tiers: LowerTierOptions = NO_LOWER_TIERS
     eviction_policy: PolicyKind = PolicyKind.CLASS
+    audit: AuditMode = AuditMode.SAMPLED
     torch_threads: int = 1
     adapters: tuple[AdapterOption, ...] = ()
     """Loaded beside those that were loaded before and never unloaded."""
@@ -320,6 +322,7 @@ def _worker_spec(
         cache_dir=options.cache_dir,
         torch_threads=options.torch_threads,
         eviction_policy=options.eviction_policy,
+        audit=options.audit,
     )
     reach = Reach.NODE if options.ray_address else Reach.CONFIGURED
     return WorkerSpec(

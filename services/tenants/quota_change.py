@@ -26,6 +26,7 @@ class QuotaChange:
     shares: Mapping[TierKind, ShareChange] = field(default_factory=lambda: MappingProxyType({}))
     weight: float | None = None
     max_pinned: float | None = None
+    audit_share: float | None = None
     requests_in_flight: int | None = None
     """0: no limit of its own."""
     tokens_per_s: int | None = None
@@ -44,6 +45,7 @@ def changed_quota(quota: TenantQuota, change: QuotaChange) -> TenantQuota:
         MappingProxyType({tier: share for tier, share in shares.items() if share != DEFAULT_SHARE}),
         quota.weight if change.weight is None else change.weight,
         quota.max_pinned if change.max_pinned is None else change.max_pinned,
+        quota.audit_share if change.audit_share is None else change.audit_share,
     )
 
 
@@ -67,7 +69,8 @@ def quota_order(tenant: Tenant) -> tuple[object, ...]:
     """Orders different quotas and limits in some way, the same at every router."""
     quota, limits = tenant.quota, tenant.limits
     shares = sorted((tier.value, share.minimum, share.maximum) for tier, share in quota.shares.items())
-    return (shares, quota.weight, quota.max_pinned, limits.requests_in_flight or 0, limits.tokens_per_s or 0)
+    own = (quota.weight, quota.max_pinned, quota.audit_share)
+    return (shares, *own, limits.requests_in_flight or 0, limits.tokens_per_s or 0)
 
 
 def _changed_share(share: TierShare, change: ShareChange) -> TierShare:

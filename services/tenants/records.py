@@ -28,6 +28,9 @@ _SCHEMA_OF_QUOTAS = 2
 _SCHEMA_OF_MARKS = 3
 """The first one in which parts of a tenant's cache were purged."""
 
+_SCHEMA_OF_AUDITS = 4
+"""The first one that tells which share of a tenant's hits is checked."""
+
 _TENANT, _KEY, _DELETED, _ADAPTER = "tenant:", "key:", "deleted:", "adapter:"
 
 
@@ -105,7 +108,8 @@ def _tenant(tenant_id: TenantId, fields: Fields, master: MasterKey, schema: int)
         epoch_unix_s=fields.number("epoch_unix_s"),
     )
     if schema >= _SCHEMA_OF_QUOTAS:
-        tenant = with_terms_of(fields.fields("terms"), tenant)
+        has_audits = schema >= _SCHEMA_OF_AUDITS
+        tenant = with_terms_of(fields.fields("terms"), tenant, ("audit_share",) if has_audits else ())
     if schema >= _SCHEMA_OF_MARKS:
         tenant = replace(tenant, marks=marks_of(fields.fields("marks")))
     return tenant

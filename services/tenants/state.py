@@ -18,7 +18,8 @@ CONTROL_SCHEMA = 4
 
 READABLE_SCHEMAS = (1, 2, 3, CONTROL_SCHEMA)
 """Schemas that are read. In the first one tenants had no quotas, they get the usual ones; up to the second nothing but
-everything was purged; up to the third there were no adapters. The next write makes the store one of this schema."""
+everything was purged; up to the third there were no adapters, and all had the usual share of audits. The next write
+makes the store one of this schema."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -118,12 +118,14 @@ async def test_a_quota_is_set_in_parts_and_listed(operator: Operator, router: Ro
     shares = [pb.TierShare(tier="device", min=0.25)]
     await operator("SetTenantQuota", pb.SetTenantQuotaRequest(tenant="acme", tiers=shares, tokens_per_s=900))
     answer = await operator("SetTenantQuota", pb.SetTenantQuotaRequest(tenant="acme", max_pinned=0.0))
+    answer = await operator("SetTenantQuota", pb.SetTenantQuotaRequest(tenant="acme", audit_share=0.5))
     (listed,) = (await operator("ListTenants", pb.ListTenantsRequest())).tenants
     assert listed == answer.tenant
     assert listed.quota == pb.TenantQuota(
         tiers=[pb.TierShare(tier=tier, min=0.25, max=1.0, min_in_force=0.25) for tier in ("device", "host", "disk")],
         weight=2.0,
         max_pinned=0.0,
+        audit_share=0.5,
     )
     assert listed.limits == pb.TenantLimits(tokens_per_s=900)
     assert router.directory.tenant_by_name("acme").limits.tokens_per_s == 900

@@ -14,12 +14,13 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, initialize, multiple, precondition, rule
 
+from cache_store.audit_mode import AuditMode
 from cache_store.digest import Hasher, xxh3_128
 from cache_store.domain import Domain
 from cache_store.errors import AlreadyExistsError, InvalidRequestError, LimitExceededError, UnavailableError
 from cache_store.fence import Fence
 from cache_store.quota import QuotaTable
-from cache_store.tokens import common_prefix, pack, unpack
+from cache_store.tokens import PackedTokens, common_prefix, count, pack, unpack
 from tests.support.block_mirror import BlockMirror
 from tests.support.engines import Bench, sampling
 from tests.support.fences import fenced_domain, make_fence
@@ -85,6 +86,7 @@ class EngineMachine(RuleBasedStateMachine):
         quotas=quota_tables(TENANTS),
         num_lower=st.sampled_from([(0, 0), (4, 0), (12, 0), (4, 6), (10, 20)]),
         transfer_s=st.sampled_from([0.0, 0.0, 0.1, 10.0]),
+        audit=st.sampled_from([AuditMode.SAMPLED, AuditMode.SAMPLED, AuditMode.PARANOID]),
     )
     def start(
         self,
@@ -99,6 +101,7 @@ class EngineMachine(RuleBasedStateMachine):
         quotas: QuotaTable,
         num_lower: tuple[int, int],
         transfer_s: float,
+        audit: AuditMode,
     ) -> None:
         num_host_blocks, num_disk_blocks = num_lower
         self.mover = ManualMaker(num_disk_blocks, seconds=lambda _: transfer_s)
@@ -107,7 +110,10 @@ class EngineMachine(RuleBasedStateMachine):
             num_max_sequences=num_max_sequences,
             num_max_waiting=6,
             watermark=watermark,
+            audit=audit,
         )
+        self.audit = audit
+        self.num_damaged = 0
         self.bench = Bench(
             num_blocks,
             block_size,
@@ -119,6 +125,7 @@ class EngineMachine(RuleBasedStateMachine):
             durations,
             num_host_blocks,
             self.mover if any(num_lower) else None,
+            draw=lambda: 0.0,
         )
         self._begin(quotas, any(num_lower), hasher)
 
@@ -230,6 +237,39 @@ class EngineMachine(RuleBasedStateMachine):
         self.bench.clock.advance(seconds)
         self.bench.engine.tick()
 
+    @rule(num_steps=st.integers(1, 12))
+    def idle(self, num_steps: int) -> None:
+        """Hits are checked in idle time; nothing of it is seen but that no sound block goes."""
+        engine = self.bench.engine
+        for _ in range(num_steps):
+            if engine.has_work or not engine.has_idle_work:
+                break
+            engine.step_idle()
+            engine.check_invariants()
+            self._mirror_events()
+        assert engine.load().audit.mismatches <= self.num_damaged
+
+    @precondition(lambda self: self.audit is AuditMode.PARANOID)
+    @rule(data=st.data(), place=places)
+    def damage(self, data: st.DataObject, place: tuple[str, str]) -> None:
+        """What nobody holds goes bad. Nobody reads it."""
+        tokens = [tokens for domain, tokens in self.shared if domain.root == self._domain(place).root]
+        if not tokens:
+            return
+        prompt = PackedTokens(data.draw(st.sampled_from(tokens)))
+        standing = self.bench.engine._pool.audit.standing(self._domain(place), prompt, count(prompt))
+        loose = [block for block in standing if not block.ref_count]
+        if loose:
+            slots = data.draw(st.sampled_from(loose)).slots
+            group = data.draw(st.sampled_from([group for group, slot in enumerate(slots) if slot >= 0]))
+            self.bench.inner.pools[group][slots[group], 0, -1] ^= 1
+            self.num_damaged += 1
+
+    def _mirror_events(self) -> None:
+        if self.mirror is not None:
+            self.mirror.apply(self.bench.engine.drain_events())
+            self.mirror.assert_equals(self.bench.engine.snapshot())
+
     def _step(self) -> None:
         had_work = self.bench.engine.has_work
         num_plans = len(self.bench.runner.plans)
@@ -238,9 +278,7 @@ class EngineMachine(RuleBasedStateMachine):
         is_waiting = self.bench.engine.num_loading > 0
         has_progress = len(self.bench.runner.plans) > num_plans or has_ended_some or is_waiting
         assert has_progress or not had_work, "a step without progress"
-        if self.mirror is not None:
-            self.mirror.apply(self.bench.engine.drain_events())
-            self.mirror.assert_equals(self.bench.engine.snapshot())
+        self._mirror_events()
         self._check_answers()
 
     def _check_answers(self) -> None:

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, rule
 
+from cache_store.audit_mode import AuditMode
 from cache_store.block_pool import BlockPool
 from cache_store.digest import Hasher, xxh3_128
 from cache_store.domain import Domain
@@ -61,6 +62,7 @@ class WindowMachine(EngineMachine):
         quotas=quota_tables(TENANTS),
         num_lower=st.sampled_from([(0, 0), (6, 0), (12, 0), (6, 10), (20, 30)]),
         transfer_s=st.sampled_from([0.0, 0.0, 0.1]),
+        audit=st.sampled_from([AuditMode.SAMPLED, AuditMode.SAMPLED, AuditMode.PARANOID]),
     )
     def start(  # type: ignore[override]  # another world, the same rules
         self,
@@ -75,12 +77,17 @@ class WindowMachine(EngineMachine):
         quotas: QuotaTable,
         num_lower: tuple[int, int],
         transfer_s: float,
+        audit: AuditMode,
     ) -> None:
         num_host_blocks, num_disk_blocks = num_lower
         geometry = make_geometry(block_size, windows, has_full)
         num_sequences, num_step_tokens = limits
         self.mover = ManualMaker(num_disk_blocks, seconds=lambda _: transfer_s)
-        config = EngineConfig(num_step_tokens=num_step_tokens, num_max_sequences=num_sequences, num_max_waiting=6)
+        config = EngineConfig(
+            num_step_tokens=num_step_tokens, num_max_sequences=num_sequences, num_max_waiting=6, audit=audit
+        )
+        self.audit = audit
+        self.num_damaged = 0
         self.bench = Bench(
             num_blocks,
             vocab_size=VOCAB_SIZE,
@@ -92,6 +99,7 @@ class WindowMachine(EngineMachine):
             make_mover=self.mover if any(num_lower) else None,
             geometry=geometry,
             num_slots=short_slots(geometry, num_blocks, num_cached, StepLimits(num_sequences, num_step_tokens)),
+            draw=lambda: 0.0,
         )
         self._begin(quotas, any(num_lower), hasher)
 

@@ -18,6 +18,7 @@ from cache_store.tokens import pack
 from cache_store.transfers import Transfers
 from cache_store.usage import CachedTokens
 from tests.support.domains import make_domain
+from worker.audit_samples import Chance, never
 from worker.digest_rule import POISON, ExpectedSample, expected_output
 from worker.digest_runner import INSTANT, DigestRunner, Durations, digest_model
 from worker.engine import Engine
@@ -113,7 +114,8 @@ class RecordingRunner:
             return result
         lost, self.failing_row = self.failing_row % len(plan.rows), None
         failure = RowFailure("injected")
-        return StepResult(tuple(failure if i == lost else outcome for i, outcome in enumerate(result.outcomes)))
+        outcomes = tuple(failure if i == lost else outcome for i, outcome in enumerate(result.outcomes))
+        return replace(result, outcomes=outcomes)
 
 
 @dataclass(slots=True)
@@ -173,7 +175,9 @@ class Bench:
         make_mover: MakeMover | None = None,
         geometry: CacheGeometry | None = None,
         num_slots: tuple[int, ...] | None = None,
+        draw: Chance = never,
     ) -> None:
+        """`draw` chooses hits for audits: none by default, all of them where it gives 0."""
         self.clock = ManualClock()
         info = digest_model(
             block_size=block_size,
@@ -187,7 +191,7 @@ class Bench:
             info, num_blocks, durations, self.clock.advance, num_host_blocks, make_mover, num_slots
         )
         self.runner = RecordingRunner(self.inner)
-        self.engine = Engine(self.runner, self.clock, config or EngineConfig(), hasher)
+        self.engine = Engine(self.runner, self.clock, config or EngineConfig(), hasher, draw)
         self.answers: dict[RequestKey, Answer] = {}
         self.requests: dict[RequestKey, EngineRequest] = {}
         self._keys = count()
@@ -233,6 +237,18 @@ class Bench:
                 return
             self.step()
         raise AssertionError(f"the engine still works after {max_steps} steps")
+
+    def run_idle(self, max_steps: int = 1_000) -> int:
+        """Lets the idle engine do what can wait, with all invariants checked after each step; how many it took."""
+        for number in range(max_steps):
+            if self.engine.has_work:
+                self.step()
+            elif self.engine.has_idle_work:
+                self.engine.step_idle()
+                self.engine.check_invariants()
+            else:
+                return number
+        raise AssertionError(f"the engine is not at rest after {max_steps} steps")
 
     def answer(
         self,

@@ -1,4 +1,4 @@
-"""Control data as earlier builds wrote it: schema 1 had no quotas, schema 2 no purge marks, schema 3 no adapters."""
+"""Control data as earlier builds wrote it: schema 1 had no quotas, 2 no purge marks, 3 neither adapters nor audits."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ def old_record(text: str | bytes, schema: int) -> str:
     fields = json.loads(text)
     for name in _LATER_FIELDS[schema]:
         fields.pop(name, None)
+    if "terms" in fields:
+        del fields["terms"]["audit_share"]
     return to_json(fields | ({"schema": schema} if "schema" in fields else {}))
 
 

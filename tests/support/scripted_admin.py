@@ -62,6 +62,7 @@ class ScriptedAdmin(rpc.TenantAdminServiceServicer, rpc.ClusterServiceServicer, 
                 tiers=[pb.TierShare(tier="device", min=0.0, max=1.0)],
                 weight=1.0,
                 max_pinned=0.1,
+                audit_share=0.001,
             ),
         )
         return pb.CreateTenantResponse(tenant=self.tenants[request.name])

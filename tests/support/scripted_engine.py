@@ -32,12 +32,21 @@ class ScriptedEngine:
         """Events of the next tick."""
         self.uses: list[TenantUse] = []
         self.num_uses_asked = 0
+        self.num_idle_steps = 0
+        """That can wait until there is nothing else to do."""
         self.purges: list[Fences] = []
         self.threads: set[int] = set()
 
     @property
     def has_work(self) -> bool:
         return bool(self.submitted) and bool(self.script)
+
+    @property
+    def has_idle_work(self) -> bool:
+        return self.num_idle_steps > 0
+
+    def step_idle(self) -> None:
+        self.num_idle_steps -= 1
 
     def submit(self, request: EngineRequest) -> None:
         self.threads.add(threading.get_ident())

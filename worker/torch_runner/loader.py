@@ -27,6 +27,7 @@ from worker.torch_runner import hook
 from worker.torch_runner.fastest_forward import fastest_forward
 from worker.torch_runner.fused_forward import FusedForward
 from worker.torch_runner.latent_projection import LatentProjection
+from worker.torch_runner.pool_compare import TOLERANCES
 from worker.torch_runner.probe import probe_model
 
 _log = structlog.get_logger(__name__)
@@ -102,6 +103,7 @@ class LoadedModel:
             max_model_len=self.max_model_len,
             eos_token_ids=self.eos_token_ids,
             tokenizer_digest=self.tokenizer_digest,
+            tolerance=TOLERANCES[self.kv_dtype],
         )
 
 

@@ -19,6 +19,7 @@ from worker.torch_runner.attention_backend import AttentionBackend
 from worker.torch_runner.copiers import make_copier
 from worker.torch_runner.forward import LogitsObserver, forward
 from worker.torch_runner.loader import LoadedModel
+from worker.torch_runner.pool_compare import slot_differences
 from worker.torch_runner.pools import KvPools
 from worker.torch_runner.sampler import draw_rows
 from worker.torch_runner.step_batch import StepBatch, build_batch
@@ -122,7 +123,8 @@ class PagedRunner:
         logits = self._forward(batch, self._adapters.of_step(plan.rows))
         if self._observer is not None:
             self._observer(plan, logits)
-        return StepResult(draw_rows(plan.rows, logits))
+        outcomes = draw_rows(plan.rows, logits)
+        return StepResult(outcomes, slot_differences(self.pools, plan.compares))
 
     def _forward(self, batch: StepBatch, adapters: StepAdapters | None) -> Tensor:
         """Logits [drawing rows, vocabulary], valid until the next step."""

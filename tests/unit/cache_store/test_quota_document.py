@@ -40,12 +40,13 @@ SOME = QuotaTable(
 OTHER = QuotaTable(8, MappingProxyType({TenantId("a"): TenantQuota()}))
 
 quotas = st.builds(
-    lambda low, high, weight, pinned: TenantQuota(
-        MappingProxyType({TierKind.DEVICE: TierShare(low, max(low, high))}), weight, pinned
+    lambda low, high, weight, pinned, audits: TenantQuota(
+        MappingProxyType({TierKind.DEVICE: TierShare(low, max(low, high))}), weight, pinned, audits
     ),
     st.floats(0, 0.25),
     st.floats(0.001, 1),
     st.floats(0.001, 1000),
+    st.floats(0, 1),
     st.floats(0, 1),
 )
 
@@ -102,14 +103,12 @@ ONE = bytes(6) + b"\xf0\x3f"
         (encode(3, b"\xff", b"", b""), "header"),
         (encode(3, b"", b"\xff", b""), "fences are damaged"),
         (encode(3, entry(b"x"), b"", b""), "another length"),
-        (encode(3, entry(ONE + ONE, "moon", ONE + ONE), b"", b""), "tier"),
-        (encode(3, entry(ONE + ONE, "device", b""), b"", b""), "another length"),
-        (encode(3, entry(bytes(16)), b"", b""), "cannot be in force: weight"),
-        (encode(3, entry(ONE + ONE, "device"), b"", b""), "other fields"),
+        (encode(3, entry(ONE * 3, "moon", ONE + ONE), b"", b""), "tier"),
+        (encode(3, entry(ONE * 3, "device", b""), b"", b""), "another length"),
+        (encode(3, entry(bytes(24)), b"", b""), "cannot be in force: weight"),
+        (encode(3, entry(ONE * 3, "device"), b"", b""), "other fields"),
         (
-            encode(
-                3, encode(of("a", ONE + ONE, "device", ONE + ONE), of("b", ONE + ONE, "device", ONE + ONE)), b"", b""
-            ),
+            encode(3, encode(of("a", ONE * 3, "device", ONE + ONE), of("b", ONE * 3, "device", ONE + ONE)), b"", b""),
             "add up to 200 %",
         ),
     ],

@@ -117,6 +117,23 @@ async def test_output_of_a_closed_request_is_dropped(harness: Harness) -> None:
     assert harness.thread.healthy
 
 
+async def test_what_can_wait_is_done_when_there_is_nothing_else_to_do(harness: Harness) -> None:
+    left: list[int] = []
+
+    def step() -> Sequence[EngineOutput]:
+        left.append(harness.engine.num_idle_steps)
+        return finish(1) if len(left) == 3 else ()
+
+    harness.engine.num_idle_steps = 5
+    harness.engine.script.extend([step] * 3)
+    outbox = harness.thread.submit(make_request(1))
+    await outbox.take()
+    async with asyncio.timeout(5):
+        while harness.engine.num_idle_steps:
+            await asyncio.sleep(0.001)
+    assert len(set(left)) == 1, "work comes first"
+
+
 async def test_invariants_are_checked_once_per_idle_time(harness: Harness) -> None:
     while harness.engine.num_checks == 0:
         await asyncio.sleep(0.01)

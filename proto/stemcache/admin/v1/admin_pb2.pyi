@@ -213,10 +213,13 @@ class TenantQuota(_message.Message):
     TIERS_FIELD_NUMBER: _builtins.int
     WEIGHT_FIELD_NUMBER: _builtins.int
     MAX_PINNED_FIELD_NUMBER: _builtins.int
+    AUDIT_SHARE_FIELD_NUMBER: _builtins.int
     weight: _builtins.float
     """Its part of what is lent and of computing time, relative to the others': 0.001 to 1000. Default 1."""
     max_pinned: _builtins.float
     """Part of each worker's device pool that its pins may keep, 0 to 1."""
+    audit_share: _builtins.float
+    """Part of its cache hits that workers check in idle time, 0 to 1. Default 0.001."""
     @_builtins.property
     def tiers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierShare]:
         """One per tier."""
@@ -227,10 +230,11 @@ class TenantQuota(_message.Message):
         tiers: _abc.Iterable[Global___TierShare] | None = ...,
         weight: _builtins.float = ...,
         max_pinned: _builtins.float = ...,
+        audit_share: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_pinned", b"max_pinned", "tiers", b"tiers", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["audit_share", b"audit_share", "max_pinned", b"max_pinned", "tiers", b"tiers", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -274,6 +278,7 @@ class SetTenantQuotaRequest(_message.Message):
     MAX_PINNED_FIELD_NUMBER: _builtins.int
     REQUESTS_IN_FLIGHT_FIELD_NUMBER: _builtins.int
     TOKENS_PER_S_FIELD_NUMBER: _builtins.int
+    AUDIT_SHARE_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
     """Name of the tenant."""
     weight: _builtins.float
@@ -284,6 +289,8 @@ class SetTenantQuotaRequest(_message.Message):
     """Absent: unchanged. 0: no limit of its own."""
     tokens_per_s: _builtins.int
     """Absent: unchanged. 0: no limit of its own."""
+    audit_share: _builtins.float
+    """Absent: unchanged."""
     @_builtins.property
     def tiers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierShare]:
         """Replaces the shares of the tiers that are named."""
@@ -297,11 +304,14 @@ class SetTenantQuotaRequest(_message.Message):
         max_pinned: _builtins.float | None = ...,
         requests_in_flight: _builtins.int | None = ...,
         tokens_per_s: _builtins.int | None = ...,
+        audit_share: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_pinned", b"_max_pinned", "_requests_in_flight", b"_requests_in_flight", "_tokens_per_s", b"_tokens_per_s", "_weight", b"_weight", "max_pinned", b"max_pinned", "requests_in_flight", b"requests_in_flight", "tokens_per_s", b"tokens_per_s", "weight", b"weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_audit_share", b"_audit_share", "_max_pinned", b"_max_pinned", "_requests_in_flight", b"_requests_in_flight", "_tokens_per_s", b"_tokens_per_s", "_weight", b"_weight", "audit_share", b"audit_share", "max_pinned", b"max_pinned", "requests_in_flight", b"requests_in_flight", "tokens_per_s", b"tokens_per_s", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_pinned", b"_max_pinned", "_requests_in_flight", b"_requests_in_flight", "_tokens_per_s", b"_tokens_per_s", "_weight", b"_weight", "max_pinned", b"max_pinned", "requests_in_flight", b"requests_in_flight", "tenant", b"tenant", "tiers", b"tiers", "tokens_per_s", b"tokens_per_s", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_audit_share", b"_audit_share", "_max_pinned", b"_max_pinned", "_requests_in_flight", b"_requests_in_flight", "_tokens_per_s", b"_tokens_per_s", "_weight", b"_weight", "audit_share", b"audit_share", "max_pinned", b"max_pinned", "requests_in_flight", b"requests_in_flight", "tenant", b"tenant", "tiers", b"tiers", "tokens_per_s", b"tokens_per_s", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__audit_share: _TypeAlias = _typing.Literal["audit_share"]  # noqa: Y015
+    _WhichOneofArgType__audit_share: _TypeAlias = _typing.Literal["_audit_share", b"_audit_share"]  # noqa: Y015
     _WhichOneofReturnType__max_pinned: _TypeAlias = _typing.Literal["max_pinned"]  # noqa: Y015
     _WhichOneofArgType__max_pinned: _TypeAlias = _typing.Literal["_max_pinned", b"_max_pinned"]  # noqa: Y015
     _WhichOneofReturnType__requests_in_flight: _TypeAlias = _typing.Literal["requests_in_flight"]  # noqa: Y015
@@ -310,6 +320,8 @@ class SetTenantQuotaRequest(_message.Message):
     _WhichOneofArgType__tokens_per_s: _TypeAlias = _typing.Literal["_tokens_per_s", b"_tokens_per_s"]  # noqa: Y015
     _WhichOneofReturnType__weight: _TypeAlias = _typing.Literal["weight"]  # noqa: Y015
     _WhichOneofArgType__weight: _TypeAlias = _typing.Literal["_weight", b"_weight"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__audit_share) -> _WhichOneofReturnType__audit_share | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_pinned) -> _WhichOneofReturnType__max_pinned | None: ...
     @_typing.overload
@@ -389,6 +401,7 @@ class CreateTenantRequest(_message.Message):
     MAX_PINNED_FIELD_NUMBER: _builtins.int
     REQUESTS_IN_FLIGHT_FIELD_NUMBER: _builtins.int
     TOKENS_PER_S_FIELD_NUMBER: _builtins.int
+    AUDIT_SHARE_FIELD_NUMBER: _builtins.int
     name: _builtins.str
     """Unique name."""
     weight: _builtins.float
@@ -399,6 +412,8 @@ class CreateTenantRequest(_message.Message):
     """Absent or 0: no limit of its own."""
     tokens_per_s: _builtins.int
     """Absent or 0: no limit of its own."""
+    audit_share: _builtins.float
+    """Absent: 0.001."""
     @_builtins.property
     def tiers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierShare]:
         """As in SetTenantQuotaRequest, over the usual quota."""
@@ -412,11 +427,14 @@ class CreateTenantRequest(_message.Message):
         max_pinned: _builtins.float | None = ...,
         requests_in_flight: _builtins.int | None = ...,
         tokens_per_s: _builtins.int | None = ...,
+        audit_share: _builtins.float | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["_max_pinned", b"_max_pinned", "_requests_in_flight", b"_requests_in_flight", "_tokens_per_s", b"_tokens_per_s", "_weight", b"_weight", "max_pinned", b"max_pinned", "requests_in_flight", b"requests_in_flight", "tokens_per_s", b"tokens_per_s", "weight", b"weight"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["_audit_share", b"_audit_share", "_max_pinned", b"_max_pinned", "_requests_in_flight", b"_requests_in_flight", "_tokens_per_s", b"_tokens_per_s", "_weight", b"_weight", "audit_share", b"audit_share", "max_pinned", b"max_pinned", "requests_in_flight", b"requests_in_flight", "tokens_per_s", b"tokens_per_s", "weight", b"weight"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["_max_pinned", b"_max_pinned", "_requests_in_flight", b"_requests_in_flight", "_tokens_per_s", b"_tokens_per_s", "_weight", b"_weight", "max_pinned", b"max_pinned", "name", b"name", "requests_in_flight", b"requests_in_flight", "tiers", b"tiers", "tokens_per_s", b"tokens_per_s", "weight", b"weight"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["_audit_share", b"_audit_share", "_max_pinned", b"_max_pinned", "_requests_in_flight", b"_requests_in_flight", "_tokens_per_s", b"_tokens_per_s", "_weight", b"_weight", "audit_share", b"audit_share", "max_pinned", b"max_pinned", "name", b"name", "requests_in_flight", b"requests_in_flight", "tiers", b"tiers", "tokens_per_s", b"tokens_per_s", "weight", b"weight"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType__audit_share: _TypeAlias = _typing.Literal["audit_share"]  # noqa: Y015
+    _WhichOneofArgType__audit_share: _TypeAlias = _typing.Literal["_audit_share", b"_audit_share"]  # noqa: Y015
     _WhichOneofReturnType__max_pinned: _TypeAlias = _typing.Literal["max_pinned"]  # noqa: Y015
     _WhichOneofArgType__max_pinned: _TypeAlias = _typing.Literal["_max_pinned", b"_max_pinned"]  # noqa: Y015
     _WhichOneofReturnType__requests_in_flight: _TypeAlias = _typing.Literal["requests_in_flight"]  # noqa: Y015
@@ -425,6 +443,8 @@ class CreateTenantRequest(_message.Message):
     _WhichOneofArgType__tokens_per_s: _TypeAlias = _typing.Literal["_tokens_per_s", b"_tokens_per_s"]  # noqa: Y015
     _WhichOneofReturnType__weight: _TypeAlias = _typing.Literal["weight"]  # noqa: Y015
     _WhichOneofArgType__weight: _TypeAlias = _typing.Literal["_weight", b"_weight"]  # noqa: Y015
+    @_typing.overload
+    def WhichOneof(self, oneof_group: _WhichOneofArgType__audit_share) -> _WhichOneofReturnType__audit_share | None: ...
     @_typing.overload
     def WhichOneof(self, oneof_group: _WhichOneofArgType__max_pinned) -> _WhichOneofReturnType__max_pinned | None: ...
     @_typing.overload
@@ -994,6 +1014,7 @@ class Worker(_message.Message):
     TENANTS_FIELD_NUMBER: _builtins.int
     QUOTA_GENERATION_FIELD_NUMBER: _builtins.int
     TIERS_FIELD_NUMBER: _builtins.int
+    AUDIT_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """Stable name."""
     incarnation: _builtins.str
@@ -1034,6 +1055,10 @@ class Worker(_message.Message):
     def tiers(self) -> _containers.RepeatedCompositeFieldContainer[Global___TierLoad]:
         """Tiers below the device; none where the worker has none."""
 
+    @_builtins.property
+    def audit(self) -> Global___Audit:
+        """Checks of what it has cached."""
+
     def __init__(
         self,
         *,
@@ -1054,14 +1079,45 @@ class Worker(_message.Message):
         tenants: _abc.Iterable[Global___TenantUse] | None = ...,
         quota_generation: _builtins.int = ...,
         tiers: _abc.Iterable[Global___TierLoad] | None = ...,
+        audit: Global___Audit | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["pressure", b"pressure"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["audit", b"audit", "pressure", b"pressure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_size", b"block_size", "incarnation", b"incarnation", "kv_bytes_per_token", b"kv_bytes_per_token", "max_model_len", b"max_model_len", "max_num_sequences", b"max_num_sequences", "model", b"model", "prefill_tokens_per_s", b"prefill_tokens_per_s", "pressure", b"pressure", "quota_generation", b"quota_generation", "running_requests", b"running_requests", "tenants", b"tenants", "tiers", b"tiers", "total_blocks", b"total_blocks", "used_blocks", b"used_blocks", "waiting_requests", b"waiting_requests", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "audit", b"audit", "block_size", b"block_size", "incarnation", b"incarnation", "kv_bytes_per_token", b"kv_bytes_per_token", "max_model_len", b"max_model_len", "max_num_sequences", b"max_num_sequences", "model", b"model", "prefill_tokens_per_s", b"prefill_tokens_per_s", "pressure", b"pressure", "quota_generation", b"quota_generation", "running_requests", b"running_requests", "tenants", b"tenants", "tiers", b"tiers", "total_blocks", b"total_blocks", "used_blocks", b"used_blocks", "waiting_requests", b"waiting_requests", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Worker: _TypeAlias = Worker  # noqa: Y015
+
+@_typing.final
+class Audit(_message.Message):
+    """Checks of cached keys and values against computed ones; counts since the worker's start."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    CHECKED_BLOCKS_FIELD_NUMBER: _builtins.int
+    MISMATCHES_FIELD_NUMBER: _builtins.int
+    SKIPPED_HITS_FIELD_NUMBER: _builtins.int
+    checked_blocks: _builtins.int
+    """Blocks that were compared."""
+    mismatches: _builtins.int
+    """Blocks that differed and were put out of use with all that followed them: each is an alarm."""
+    skipped_hits: _builtins.int
+    """Hits that were chosen and could not be checked, or not to their end."""
+    def __init__(
+        self,
+        *,
+        checked_blocks: _builtins.int = ...,
+        mismatches: _builtins.int = ...,
+        skipped_hits: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["checked_blocks", b"checked_blocks", "mismatches", b"mismatches", "skipped_hits", b"skipped_hits"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___Audit: _TypeAlias = Audit  # noqa: Y015
 
 @_typing.final
 class TierLoad(_message.Message):

@@ -276,6 +276,16 @@ class TestAdmin:
         assert document["workers"][0]["tenants"][0]["guaranteed_blocks"] == 10
         assert document["workers"][0]["pressure"]["lent_back_blocks"] == 11
 
+    def test_status_raises_an_alarm_where_an_audit_found_something(self, capsys: Capture) -> None:
+        self.admin.status.workers.add(worker_id="worker-0").audit.checked_blocks = 5
+        assert main(["status", *self.at]) == ExitCode.OK
+        out = capsys.readouterr().out
+        assert "ALARM" not in out
+        assert ["worker-0", "5", "0", "0"] in [line.split() for line in out.splitlines()]
+        self.admin.status.workers[0].audit.mismatches = 2
+        assert main(["status", *self.at]) == ExitCode.OK
+        assert "ALARM: worker-0 has found 2 cached blocks that are not what they should be" in capsys.readouterr().out
+
     def test_status_tells_a_degraded_or_empty_system_by_its_exit_status(self, capsys: Capture) -> None:
         assert main(["status", *self.at]) == ExitCode.UNAVAILABLE
         assert "no worker is ready" in capsys.readouterr().out

@@ -11,7 +11,14 @@ from prometheus_client.parser import text_string_to_metric_families
 from services.cli.exit_codes import ExitCode
 from services.cli.main import main
 from services.cli.metrics import MAX_TENANTS, OTHER, metrics_text
-from services.client.admin_results import ClusterStatus, PressureStatus, TenantUse, TierStatus, WorkerStatus
+from services.client.admin_results import (
+    AuditStatus,
+    ClusterStatus,
+    PressureStatus,
+    TenantUse,
+    TierStatus,
+    WorkerStatus,
+)
 from tests.support.scripted_admin import ScriptedAdmin
 
 USE = TenantUse(
@@ -45,6 +52,7 @@ WORKER = WorkerStatus(
     pressure=PressureStatus(11, 12, 13, 14, 15, 16, 17),
     tenants=(USE,),
     tiers=(TierStatus("host", 21, 22, 23, 24, 25, 26, 27, 0.5),),
+    audit=AuditStatus(31, 32, 33),
 )
 STATUS = ClusterStatus("9.9", True, 1.5, 10, (WORKER,), (), 17)
 
@@ -77,6 +85,9 @@ def samples(status: ClusterStatus) -> dict[tuple[str, str, str], float]:
         ("stemcache_worker_yielded_pins_total", "worker-0", "", 15),
         ("stemcache_worker_refused_requests_total", "worker-0", "", 16),
         ("stemcache_worker_demoted_blocks_total", "worker-0", "", 17),
+        ("stemcache_worker_audit_checked_blocks_total", "worker-0", "", 31),
+        ("stemcache_worker_audit_mismatches_total", "worker-0", "", 32),
+        ("stemcache_worker_audit_skipped_hits_total", "worker-0", "", 33),
         ("stemcache_tenant_host_blocks", "worker-0", "acme", 9),
         ("stemcache_tenant_disk_blocks", "worker-0", "acme", 10),
         ("stemcache_tenant_guaranteed_blocks", "worker-0", "acme", 1),

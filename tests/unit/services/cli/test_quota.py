@@ -47,6 +47,7 @@ def test_what_is_no_limit_is_refused_with_what_would_be(text: str) -> None:
 def test_what_is_named_is_sent_and_nothing_else(admin: ScriptedAdmin, at: list[str]) -> None:
     assert main(["tenants", "create", "acme", "--weight", "2", *at]) == ExitCode.OK
     flags = ["--min", "25%", "--max", "0.5", "--max-pinned", "0", "--requests-in-flight", "8", "--tokens-per-s", "none"]
+    flags += ["--audit-share", "1%"]
     assert main(["tenants", "quota", "acme", *flags, *at]) == ExitCode.OK
     assert admin.terms == [
         pb.CreateTenantRequest(name="acme", weight=2.0),
@@ -56,6 +57,7 @@ def test_what_is_named_is_sent_and_nothing_else(admin: ScriptedAdmin, at: list[s
             max_pinned=0.0,
             requests_in_flight=8,
             tokens_per_s=0,
+            audit_share=0.01,
         ),
     ]
 
@@ -79,6 +81,7 @@ def test_without_flags_everything_is_shown_and_nothing_sent(
     lines = [line.split(maxsplit=1) for line in capsys.readouterr().out.splitlines()]
     assert ["device:", "guaranteed  50% (25% in force)"] in lines
     assert ["max", "pinned          10%"] in lines
+    assert ["hits", "audited        0.1%"] in lines
     assert ["requests", "in flight  none"] in lines
     assert ["tokens", "per second   900"] in lines
     assert len(admin.terms) == 1

@@ -148,9 +148,11 @@ def test_without_a_quota_a_tenant_is_not_in_the_table_in_force() -> None:
         ("requests_in_flight", "3", "an integer"),
         ("tokens_per_s", 0, "no limit at all"),
         ("number", None, "an integer"),
+        ("audit_share", None, "a number"),
+        ("audit_share", 2, "audit_share is 2"),
     ],
 )
 def test_damaged_quotas_are_named(name: str, value: object, says: str) -> None:
     fields = {**terms_fields(with_terms(ACME, guarantee(0.25))), name: value}
     with pytest.raises(CorruptDataError, match=f"the place.*{says}"):
-        with_terms_of(Fields(fields, "the place"), ACME)
+        with_terms_of(Fields(fields, "the place"), ACME, ("audit_share",))
