@@ -18,7 +18,7 @@ from cache_store.planning.pool import (
     requests_that_fit,
 )
 
-_NARROWER = (KvDtype.BFLOAT16, KvDtype.FLOAT8, KvDtype.INT8)
+_QUANTISED = (KvDtype.FLOAT8, KvDtype.INT8)
 
 
 class RemedyKind(StrEnum):
@@ -68,7 +68,7 @@ class Fit:
 def fit(model: ModelShape, load: Load, memory_bytes: int, reserve_bytes: int) -> Fit:
     """Of a load on a device with so much memory."""
     room = memory_bytes - reserve_bytes - model.weights.total_bytes
-    pool = plan_pool(model, room)
+    pool = plan_pool(model, room, load)
     needed = blocks_needed(load, model.block_size, load.num_requests)
     fits = needed <= pool.num_blocks
     return Fit(
@@ -96,19 +96,20 @@ def _remedies(model: ModelShape, load: Load, pool: PoolPlan, memory_bytes: int, 
     if load.used < load.context and requests_that_fit(_as_used(load), block_size, pool.num_blocks) >= load.num_requests:
         yield Remedy(RemedyKind.AS_USED, load.used)
     needed = blocks_needed(load, block_size, load.num_requests)
-    for dtype in _NARROWER:
-        if dtype.element_bytes < model.kv_dtype.element_bytes:
+    for dtype in _QUANTISED:
+        if dtype.element_bytes < model.kv_dtype.element_bytes and not model.attention.latent_dim:
             narrower = replace(model, kv_dtype=dtype)
             room = memory_bytes - reserve_bytes - model.weights.total_bytes
-            if needed <= plan_pool(narrower, room).num_blocks:
+            if needed <= plan_pool(narrower, room, load).num_blocks:
                 yield Remedy(RemedyKind.KV_DTYPE, str(dtype))
     if model.dtype is KvDtype.FLOAT32 and not model.has_quantised_weights:
+        own = KvDtype.BFLOAT16 if model.kv_dtype is model.dtype else model.kv_dtype
         room = memory_bytes - reserve_bytes - model.weights.total_bytes // 2
-        if needed <= plan_pool(model, room).num_blocks:
+        if needed <= plan_pool(replace(model, kv_dtype=own), room, load).num_blocks:
             yield Remedy(RemedyKind.WEIGHTS_DTYPE, str(KvDtype.BFLOAT16))
     yield Remedy(
         RemedyKind.MORE_MEMORY,
-        reserve_bytes + model.weights.total_bytes + pool_bytes_for(model, needed),
+        reserve_bytes + model.weights.total_bytes + pool_bytes_for(model, needed, load),
     )
     if num_requests:
         yield Remedy(RemedyKind.MORE_WORKERS, -(-load.num_requests // num_requests))

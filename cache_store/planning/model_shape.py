@@ -79,7 +79,7 @@ def shape_of(name: str, config: ModelConfig, choices: Choices, folder: Path | No
         model_type=config.model_type,
         max_tokens=config.optional("max_position_embeddings") or 0,
         dtype=dtype,
-        kv_dtype=choices.kv_dtype or dtype,
+        kv_dtype=_kv_dtype(choices.kv_dtype, dtype, attention),
         block_size=choices.block_size,
         attention=attention,
         groups=layer_groups(attention, layer_windows(config)),
@@ -98,6 +98,21 @@ def _weights(
     if headers:
         return stored_weights(headers, count, dtype, config.is_set("tie_word_embeddings"))
     return counted_weights(config, count, dtype)
+
+
+def _kv_dtype(wanted: KvDtype | None, dtype: KvDtype, attention: AttentionShape) -> KvDtype:
+    """Keys and values are cached as they are computed, or quantised, as workers do."""
+    if wanted is None or wanted is dtype:
+        return dtype
+    if not wanted.scale_bytes:
+        raise InvalidRequestError(
+            "kv_dtype",
+            f"keys and values of a {dtype} model are cached as such, int8 or float8_e4m3, not {wanted}; another type "
+            "of the model is --dtype",
+        )
+    if attention.latent_dim:
+        raise InvalidRequestError("kv_dtype", f"latents are not cached as {wanted}: they are small already; use auto")
+    return wanted
 
 
 def _own_dtype(config: ModelConfig) -> KvDtype:

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from cache_store.planning.model_shape import ModelShape
+from cache_store.pool_sizes import PoolSizes, StepLimits, pool_sizes, pool_sizes_within
+
+USUAL_LIMITS = StepLimits(num_sequences=64, num_step_tokens=512)
+"""Of workers that are told nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,6 +23,11 @@ class Load:
     shared_prefix: int
     """Leading tokens that all of them have in common."""
 
+    @property
+    def limits(self) -> StepLimits:
+        """Of a worker that runs all of them at once: the usual ones, or more sequences."""
+        return replace(USUAL_LIMITS, num_sequences=max(USUAL_LIMITS.num_sequences, self.num_requests))
+
 
 @dataclass(frozen=True, slots=True)
 class PoolPlan:
@@ -29,7 +38,7 @@ class PoolPlan:
     block_size: int
     num_blocks: int
     num_slots: tuple[int, ...]
-    """Of each group."""
+    """Of each group: fewer than blocks where layers slide."""
 
     @property
     def num_tokens(self) -> int:
@@ -37,21 +46,18 @@ class PoolPlan:
         return self.num_blocks * self.block_size
 
 
-def plan_pool(model: ModelShape, room_bytes: int) -> PoolPlan:
+def plan_pool(model: ModelShape, room_bytes: int, load: Load) -> PoolPlan:
     """What a worker allocates that is given so many bytes; no blocks where not even one fits."""
     geometry = model.geometry
-    num_blocks = max(0, room_bytes) // geometry.bytes_per_block
-    return PoolPlan(
-        size_bytes=num_blocks * geometry.bytes_per_block,
-        block_size=model.block_size,
-        num_blocks=num_blocks,
-        num_slots=tuple(num_blocks for _ in geometry.groups),
-    )
+    sizes = pool_sizes_within(geometry, room_bytes, load.limits) if room_bytes > 0 else None
+    if sizes is None:
+        sizes = PoolSizes(0, (0,) * len(geometry.groups))
+    return PoolPlan(sizes.size_bytes(geometry), model.block_size, sizes.num_blocks, sizes.num_slots)
 
 
-def pool_bytes_for(model: ModelShape, num_blocks: int) -> int:
+def pool_bytes_for(model: ModelShape, num_blocks: int, load: Load) -> int:
     """Bytes of a pool of so many blocks."""
-    return num_blocks * model.geometry.bytes_per_block
+    return pool_sizes(model.geometry, num_blocks, load.limits).size_bytes(model.geometry)
 
 
 def blocks_needed(load: Load, block_size: int, num_requests: int) -> int:

@@ -74,6 +74,9 @@ def _print_fit(report: PlanReport, fit: Fit) -> None:
         + (f"{bytes_text(fit.room_bytes)} for the cache" if fit.room_bytes > 0 else "nothing for the cache"),
     )
     _line("pool", f"{pool.num_blocks:,} blocks of {pool.block_size} tokens = {pool.num_tokens:,} tokens")
+    for kind, num_slots in zip(report.kv.kinds, pool.num_slots, strict=True):
+        if num_slots < pool.num_blocks:
+            _line("", f"window {kind.window}: slots for {num_slots:,} of them, for what runs and for later hits")
     used = f"; {fit.num_requests_as_used:,} at {load.used:,} tokens used" if load.used < load.context else ""
     shared = f", {load.shared_prefix:,} of them shared," if load.shared_prefix else ""
     _line("fits", f"{_requests(fit.num_requests)} of {load.context:,} tokens{shared} at once{used}")

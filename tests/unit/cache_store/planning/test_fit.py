@@ -60,12 +60,12 @@ def test_each_remedy_alone_makes_it_fit(llama: ModelShape) -> None:
 
 
 def test_weights_that_do_not_fit_leave_no_pool_and_say_what_is_needed() -> None:
-    model = parse_model("llama", published.LLAMA_3_8B, Choices(dtype=KvDtype.FLOAT32, kv_dtype=KvDtype.FLOAT32))
+    model = parse_model("llama", published.LLAMA_3_8B, Choices(dtype=KvDtype.FLOAT32))
     found = fit(model, Load(1, 8192, 8192, 0), 24 * GIB, 2 * GIB)
     assert (found.pool.num_blocks, found.num_requests, found.fits) == (0, 0, False)
     assert found.room_bytes < 0
     assert remedies(found).keys() == {RemedyKind.WEIGHTS_DTYPE, RemedyKind.MORE_MEMORY}
-    smaller = parse_model("llama", published.LLAMA_3_8B, Choices(dtype=KvDtype.BFLOAT16, kv_dtype=KvDtype.FLOAT32))
+    smaller = parse_model("llama", published.LLAMA_3_8B, Choices(dtype=KvDtype.BFLOAT16))
     assert fit(smaller, Load(1, 8192, 8192, 0), 24 * GIB, 2 * GIB).fits
 
 
@@ -141,3 +141,25 @@ def test_a_load_that_the_model_cannot_have_is_refused(llama: ModelShape) -> None
         plan(llama, question)
     with pytest.raises(InvalidRequestError, match="lower them"):
         plan(llama, replace(question, load=Load(1, 100, 101, 0)))
+
+
+def test_windows_need_slots_for_what_runs_and_for_the_cache() -> None:
+    model = parse_model("oss", published.GPT_OSS_120B, Choices())
+    load = Load(16, 131_072, 131_072, 0)
+    found = fit(model, load, 141 * GIB, 2 * GIB)
+    full, window = (group.bytes_per_block for group in model.geometry.groups)
+    assert found.pool.num_slots[0] == found.pool.num_blocks
+    assert found.pool.num_slots[1] < found.pool.num_blocks / 6
+    assert found.pool.size_bytes == full * found.pool.num_slots[0] + window * found.pool.num_slots[1]
+    assert found.room_bytes - found.pool.size_bytes < full + window
+    assert found.num_requests > 1.7 * (found.room_bytes // (131_072 * 72 * 1024))
+
+
+def test_what_workers_do_not_cache_is_not_planned() -> None:
+    with pytest.raises(InvalidRequestError, match="cached as such, int8 or float8_e4m3, not float32"):
+        parse_model("llama", published.LLAMA_3_8B, Choices(kv_dtype=KvDtype.FLOAT32))
+    with pytest.raises(InvalidRequestError, match="latents are not cached as int8"):
+        parse_model("deepseek", published.DEEPSEEK_V2, Choices(kv_dtype=KvDtype.INT8))
+    latent = parse_model("deepseek", published.DEEPSEEK_V2, Choices(weights_bytes=440 * GIB))
+    options = remedies(fit(latent, Load(64, 131_072, 131_072, 0), 640 * GIB, 2 * GIB))
+    assert RemedyKind.KV_DTYPE not in options

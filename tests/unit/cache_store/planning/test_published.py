@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cache_store.kv_layout import KvDtype
@@ -12,7 +14,7 @@ from cache_store.planning.pool import Load, reservation
 from tests.support import published_configs as published
 
 KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
-IN_16_BIT = Choices(kv_dtype=KvDtype.BFLOAT16)
+IN_16_BIT = Choices(dtype=KvDtype.BFLOAT16)
 
 
 def shape(config: dict[str, object], choices: Choices = IN_16_BIT) -> ModelShape:
@@ -94,7 +96,10 @@ def test_a_model_that_only_slides_costs_nothing_per_token() -> None:
 
 @pytest.mark.parametrize(("dtype", "ratio"), [(KvDtype.INT8, 2 * 128 / (128 + 4)), (KvDtype.FLOAT32, 0.5)])
 def test_other_types_of_keys_and_values_change_how_much_fits(dtype: KvDtype, ratio: float) -> None:
-    load, model = Load(1, 8192, 8192, 0), shape(published.LLAMA_3_8B)
-    other = shape(published.LLAMA_3_8B, Choices(kv_dtype=dtype))
+    load = Load(1, 8192, 8192, 0)
+    weights = 16 * GIB  # whatever they are kept in
+    choices = Choices(weights_bytes=weights) if dtype.scale_bytes else Choices(dtype=dtype, weights_bytes=weights)
+    model = shape(published.LLAMA_3_8B, Choices(weights_bytes=weights))
+    other = shape(published.LLAMA_3_8B, replace(choices, kv_dtype=dtype))
     before, after = (fit(each, load, 80 * GIB, 0).pool.num_blocks for each in (model, other))
     assert after / before == pytest.approx(ratio, rel=0.001)
