@@ -31,6 +31,7 @@ from cache_store.usage import AuditCounts
 from worker.audit_samples import Chance, Sample, Samples
 from worker.requests import CacheMode, EngineRequest, RequestKey
 from worker.sampling import SamplingParams
+from worker.scheduler import Schedule
 from worker.sequence import ActiveRequest, Sequence
 from worker.step_plan import Row, SlotCompare, StepPlan, StepResult
 
@@ -141,14 +142,17 @@ class Audits:
 
     # compares of any step
 
-    def with_compares(self, plan: StepPlan, sequences: Iterable[Sequence]) -> StepPlan:
-        """The plan, where all is compared also what its rows are compared with; `sequences` are those of the rows."""
+    def with_compares(self, schedule: Schedule) -> Schedule:
+        """A step of requests, and what its rows are compared with where everything is."""
         if self._mode is not AuditMode.PARANOID:
-            return plan
-        return self.compare(plan, sequences)
+            return schedule
+        return replace(schedule, plan=self.compare(schedule.plan, schedule.sequences))
 
     def compare(self, plan: StepPlan, sequences: Iterable[Sequence]) -> StepPlan:
-        """The plan with compares of every block that it fills with the one that stands in its place."""
+        """The plan with compares of every block that it fills with the one that stands in its place.
+
+        `sequences` are those of its rows.
+        """
         compares: list[SlotCompare] = []
         pairs: list[_Pair] = []
         for sequence, row in zip(sequences, plan.rows, strict=True):

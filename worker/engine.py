@@ -148,7 +148,7 @@ class Engine:
         if schedule.plan is EMPTY_PLAN:
             return tuple(outputs)
         outputs += self._note_started(schedule)
-        schedule = replace(schedule, plan=self._audits.with_compares(schedule.plan, schedule.sequences))
+        schedule = self._audits.with_compares(schedule)
         result = self._run(schedule)
         if isinstance(result, StemcacheError):
             self._audits.forget()

@@ -22,7 +22,7 @@ from worker.engine_config import EngineConfig
 from worker.requests import CacheMode, EngineRequest, RequestKey
 from worker.step_plan import SlotCompare, StepPlan, StepResult
 from worker.torch_runner.fastest import fastest_attention
-from worker.torch_runner.loader import LoadedModel
+from worker.torch_runner.loader import LoadedModel, with_kv_dtype
 from worker.torch_runner.paged import PagedRunner
 from worker.torch_runner.pool_compare import TOLERANCES, slot_differences
 from worker.torch_runner.pools import KvPools
@@ -85,6 +85,32 @@ def test_rounding_raises_no_alarm(name: str, mode: AuditMode, tiny: Callable[[st
     assert bench.counts.checked_blocks > 50
     assert bench.counts.mismatches == 0
     assert max(bench.runner.differences) < TOLERANCES[KvDtype.FLOAT32] / 10
+
+
+@pytest.mark.parametrize("dtype", [KvDtype.INT8, KvDtype.FLOAT8])
+def test_quantising_raises_no_alarm_and_damage_does(dtype: KvDtype, tiny: Callable[[str], LoadedModel]) -> None:
+    random = Random(5)
+    bench = Bench(with_kv_dtype(tiny("llama"), dtype), 24)
+    prompts = [[random.randrange(3, VOCAB_SIZE) for _ in range(60)]]
+    for _ in range(8):
+        known = random.choice(prompts)
+        start = random.randrange(len(known))
+        prompts.append([*known[:start], *(random.randrange(3, VOCAB_SIZE) for _ in range(random.randrange(1, 40)))])
+        for prompt in random.sample(prompts, min(3, len(prompts))):
+            bench.submit(prompt)
+        bench.run()
+    assert bench.counts.checked_blocks > 50
+    assert bench.counts.mismatches == 0
+    assert max(bench.runner.differences) < TOLERANCES[dtype] / 2
+    scales = bench.runner.pools.groups[0].key_scales
+    assert scales is not None
+    bench.submit(prompts[0])
+    bench.run()
+    scales[bench.slots(prompts[0], 2)[0], 1, 2] *= 2
+    bench.submit(prompts[0])
+    with capture_logs():
+        bench.run()
+    assert bench.counts.mismatches == 1
 
 
 @pytest.mark.parametrize("group", [0, 1])
