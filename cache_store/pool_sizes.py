@@ -80,6 +80,22 @@ class PoolSizes:
         """Bytes of all pools."""
         return sum(group.bytes_per_block * num for group, num in zip(geometry.groups, self.num_slots, strict=True))
 
+    def bytes_per_token(self, geometry: CacheGeometry) -> int:
+        """Bytes that each token takes, however long its sequence is: in the groups with a slot for every block."""
+        return self._block_bytes(geometry) // geometry.block_size
+
+    def bytes_per_sequence(self, geometry: CacheGeometry) -> int:
+        """Bytes that a running sequence takes beside that, at most, between two steps: windows, and the block begun."""
+        return sum(
+            (span(group.window, geometry.block_size) + 1) * group.bytes_per_block
+            for group, num in zip(geometry.groups, self.num_slots, strict=True)
+            if num < self.num_blocks
+        )
+
+    def _block_bytes(self, geometry: CacheGeometry) -> int:
+        groups = zip(geometry.groups, self.num_slots, strict=True)
+        return sum(group.bytes_per_block for group, num in groups if num == self.num_blocks)
+
 
 def reach(window: int) -> int:
     """Tokens before a token that its query reads.

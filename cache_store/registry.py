@@ -9,7 +9,7 @@ from typing import NewType, Protocol
 from cache_store.adapters import AdapterReport
 from cache_store.domain import FormatDigest
 from cache_store.index import Incarnation
-from cache_store.usage import NO_AUDITS, NO_PRESSURE, AuditCounts, Pressure, TenantUse, TierLoad
+from cache_store.usage import NO_AUDITS, NO_PRESSURE, AuditCounts, Pressure, TenantUse, TierLoad, WindowLoad
 
 WorkerId = NewType("WorkerId", str)
 """Stable name of a worker, kept over restarts."""
@@ -19,6 +19,9 @@ PROTOCOL_VERSION = 4
 
 MAX_TENANTS_TOLD = 64
 """Tenants whose use of its blocks a worker tells with each renewal."""
+
+MAX_WINDOWS_TOLD = 64
+"""Groups of sliding layers of which it tells the slots."""
 
 LEASE_S = 3.0
 """A worker that has not renewed for that long is dead to every reader."""
@@ -45,6 +48,8 @@ class WorkerLoad:
     tiers: tuple[TierLoad, ...] = ()
     """Below the device."""
     audit: AuditCounts = NO_AUDITS
+    windows: tuple[WindowLoad, ...] = ()
+    """Of its window groups."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +68,7 @@ class WorkerRecord:
     block_size: int
     num_blocks: int
     kv_bytes_per_token: int
+    """That each token takes of the pool, however long its request is."""
     max_model_len: int
     max_num_sequences: int
     vocab_size: int
@@ -71,6 +77,10 @@ class WorkerRecord:
     load: WorkerLoad
     quota_generation: int = 0
     """Generation of the control data whose quotas are in force there; 0: none yet, only defaults."""
+    kv_bytes_per_sequence: int = 0
+    """That a running request takes beside that: the windows of layers that keep no more, and the block begun."""
+    kv_pool_bytes: int = 0
+    """Of all pools of the device."""
     adapters: tuple[AdapterReport, ...] = ()
     """What became of those that it is to serve, at most MAX_ADAPTERS."""
 

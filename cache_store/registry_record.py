@@ -10,9 +10,16 @@ from cache_store.adapters import MAX_ADAPTERS, AdapterReport
 from cache_store.domain import AdapterDigest, FormatDigest, TenantId
 from cache_store.errors import CorruptDataError
 from cache_store.index import Incarnation
-from cache_store.registry import MAX_TENANTS_TOLD, PROTOCOL_VERSION, WorkerId, WorkerLoad, WorkerRecord
+from cache_store.registry import (
+    MAX_TENANTS_TOLD,
+    MAX_WINDOWS_TOLD,
+    PROTOCOL_VERSION,
+    WorkerId,
+    WorkerLoad,
+    WorkerRecord,
+)
 from cache_store.tier_kind import TierKind
-from cache_store.usage import AuditCounts, Pressure, TenantUse, TierLoad
+from cache_store.usage import AuditCounts, Pressure, TenantUse, TierLoad, WindowLoad
 
 UNREADABLE_VERSION = 0
 """Protocol version of what is no record."""
@@ -23,7 +30,8 @@ MAX_TENANT_CHARS = 64
 
 def write_record(record: WorkerRecord) -> bytes:
     """JSON text of `record`, with at most MAX_TENANTS_TOLD tenants and MAX_ADAPTERS adapters."""
-    bounded = replace(record, load=replace(record.load, tenants=record.load.tenants[:MAX_TENANTS_TOLD]))
+    tenants, windows = record.load.tenants[:MAX_TENANTS_TOLD], record.load.windows[:MAX_WINDOWS_TOLD]
+    bounded = replace(record, load=replace(record.load, tenants=tenants, windows=windows))
     values = asdict(bounded) | {
         "kv_format": record.kv_format.hex(),
         "adapters": [_report_fields(each) for each in record.adapters[:MAX_ADAPTERS]],
@@ -151,8 +159,11 @@ def _read(values: _Fields) -> WorkerRecord:
             tenants=tuple(_read_use(each) for each in load.objects("tenants", MAX_TENANTS_TOLD)),
             tiers=tuple(_read_tier(each) for each in load.objects("tiers", len(TierKind))),
             audit=_read_audit(load.nested("audit")),
+            windows=tuple(_read_window(each) for each in load.objects("windows", MAX_WINDOWS_TOLD)),
         ),
         quota_generation=values.count("quota_generation"),
+        kv_bytes_per_sequence=values.count("kv_bytes_per_sequence"),
+        kv_pool_bytes=values.count("kv_pool_bytes"),
         adapters=tuple(_read_report(each) for each in values.objects("adapters", MAX_ADAPTERS)),
     )
 
@@ -186,6 +197,10 @@ def _read_audit(values: _Fields) -> AuditCounts:
 def _read_use(values: _Fields) -> TenantUse:
     tenant, *counts = fields(TenantUse)
     return TenantUse(_tenant(values.text(tenant.name)), *(values.count(each.name) for each in counts))
+
+
+def _read_window(values: _Fields) -> WindowLoad:
+    return WindowLoad(*(values.count(each.name) for each in fields(WindowLoad)))
 
 
 def _read_tier(values: _Fields) -> TierLoad:

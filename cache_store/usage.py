@@ -88,6 +88,20 @@ class TierLoad:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowLoad:
+    """Slots of a group of sliding layers that has fewer of them than there are blocks."""
+
+    window: int
+    """Tokens that its layers read."""
+    used_slots: int
+    """Held by running requests, or cached."""
+    total_slots: int
+    cached_slots: int
+    """Of those used: kept for later hits or pins."""
+    max_cached_slots: int
+
+
+@dataclass(frozen=True, slots=True)
 class CachedTokens:
     """Reused tokens by the tier where they lay."""
 

@@ -14,6 +14,7 @@ from cache_store.domain import TenantId
 from cache_store.pool_sizes import ABSENT, WindowSize
 from cache_store.prefix_tree import Block
 from cache_store.quota import QuotaTable
+from cache_store.usage import WindowLoad
 from cache_store.window_order import Worth
 from cache_store.window_slots import WindowSlots
 
@@ -133,6 +134,19 @@ class Windows:
             each.unlock(read)
 
     # for the pool
+
+    def loads(self) -> tuple[WindowLoad, ...]:
+        """How many slots of each group are used."""
+        return tuple(
+            WindowLoad(
+                window=each.size.reach + 1,
+                used_slots=each.num_used,
+                total_slots=each.size.num_slots,
+                cached_slots=each.num_cached,
+                max_cached_slots=each.size.num_cached,
+            )
+            for each in self.groups
+        )
 
     def move(self, block: Block, there: Block) -> None:
         """`there` is kept in place of `block`, which has equal contents."""

@@ -196,6 +196,7 @@ class Engine:
             used_blocks=self._pool.num_used,
             tiers=() if self._pool.lower is None else self._pool.lower.loads(),
             audit=self._audits.counts,
+            windows=self._pool.windows.loads(),
             pressure=pressure,
         )
 

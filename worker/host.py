@@ -24,6 +24,7 @@ from cache_store.errors import PreconditionError
 from cache_store.events import BlockEvent
 from cache_store.fence import FenceTable
 from cache_store.index import Incarnation
+from cache_store.pool_sizes import PoolSizes
 from cache_store.quota import QuotaTable
 from cache_store.registry import PROTOCOL_VERSION, WorkerRecord
 from cache_store.tokens import TOKEN_BYTES
@@ -71,7 +72,7 @@ class WorkerHost:
     def __init__(self, config: WorkerConfig, parts: WorkerParts, runner: Runner, stores: Stores) -> None:
         self._config = config
         self._model = runner.info
-        self._num_blocks = runner.num_blocks
+        self._sizes = PoolSizes(runner.num_blocks, runner.num_slots)
         self._incarnation = Incarnation(secrets.token_hex(16))
         self._address = ""
         draw = random.Random(secrets.randbits(64)).random  # noqa: S311 - chooses hits to check; nothing secret
@@ -155,8 +156,10 @@ class WorkerHost:
             kv_format=self._model.kv_format.digest(),
             tokenizer_digest=self._model.tokenizer_digest,
             block_size=geometry.block_size,
-            num_blocks=self._num_blocks,
-            kv_bytes_per_token=geometry.bytes_per_token,
+            num_blocks=self._sizes.num_blocks,
+            kv_bytes_per_token=self._sizes.bytes_per_token(geometry),
+            kv_bytes_per_sequence=self._sizes.bytes_per_sequence(geometry),
+            kv_pool_bytes=self._sizes.size_bytes(geometry),
             max_model_len=self._model.max_model_len,
             max_num_sequences=self._config.max_num_sequences,
             vocab_size=self._model.vocab_size,

@@ -8,7 +8,7 @@ from stemcache.admin.v1 import admin_pb2 as pb
 
 from cache_store.domain import TenantId
 from cache_store.registry import WorkerRecord
-from cache_store.usage import Pressure, TenantUse, TierLoad
+from cache_store.usage import Pressure, TenantUse, TierLoad, WindowLoad
 
 
 def worker_message(record: WorkerRecord, tenant_name: Callable[[TenantId], str]) -> pb.Worker:
@@ -37,6 +37,19 @@ def worker_message(record: WorkerRecord, tenant_name: Callable[[TenantId], str])
             mismatches=load.audit.mismatches,
             skipped_hits=load.audit.skipped_hits,
         ),
+        kv_bytes_per_sequence=record.kv_bytes_per_sequence,
+        kv_pool_bytes=record.kv_pool_bytes,
+        windows=[_window(window) for window in load.windows],
+    )
+
+
+def _window(load: WindowLoad) -> pb.WindowLoad:
+    return pb.WindowLoad(
+        window=load.window,
+        used_slots=load.used_slots,
+        total_slots=load.total_slots,
+        cached_slots=load.cached_slots,
+        max_cached_slots=load.max_cached_slots,
     )
 
 

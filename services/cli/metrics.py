@@ -26,6 +26,7 @@ _WORKER_GAUGES = {
     "waiting_requests": "Requests that wait.",
     "used_blocks": "Blocks held or cached.",
     "total_blocks": "Blocks in the pool.",
+    "kv_pool_bytes": "Bytes of all pools of the device.",
     "quota_generation": "Generation of the control data whose quotas are in force.",
 }
 _PRESSURE = {
@@ -53,6 +54,12 @@ _TIER_COUNTERS = {
     "evicted_blocks": "Blocks evicted from the tier.",
     "dropped_blocks": "Blocks that were not worth being written to the tier, or had no room.",
     "failed_blocks": "Writes and reads that failed.",
+}
+_WINDOW_GAUGES = {
+    "used_slots": "Slots of sliding layers held by running requests, or cached.",
+    "total_slots": "Slots of sliding layers.",
+    "cached_slots": "Slots of sliding layers kept for later hits or pins.",
+    "max_cached_slots": "Slots of sliding layers that may be kept so.",
 }
 _TENANT_GAUGES = {
     "guaranteed_blocks": "Blocks that the tenant is guaranteed.",
@@ -103,6 +110,7 @@ class _StatusCollector(Collector):
         yield from _router_metrics(self._status)
         yield from _worker_metrics(self._status.workers)
         yield from _tier_metrics(self._status.workers)
+        yield from _window_metrics(self._status.workers)
         yield from _tenant_metrics(self._status)
 
 
@@ -162,6 +170,15 @@ def _tier_metrics(workers: tuple[WorkerStatus, ...]) -> Iterator[Metric]:
         for names, tier in tiers:
             counter.add_metric(names, getattr(tier, name))
         yield counter
+
+
+def _window_metrics(workers: tuple[WorkerStatus, ...]) -> Iterator[Metric]:
+    windows = [((each.worker_id, str(window.window)), window) for each in workers for window in each.windows]
+    for name, text in _WINDOW_GAUGES.items():
+        gauge = GaugeMetricFamily(f"stemcache_window_{name}", text, labels=("worker", "window"))
+        for names, window in windows:
+            gauge.add_metric(names, getattr(window, name))
+        yield gauge
 
 
 def _tenant_metrics(status: ClusterStatus) -> Iterator[Metric]:

@@ -14,6 +14,7 @@ from services.client.admin_results import (
     PressureStatus,
     TenantUse,
     TierStatus,
+    WindowStatus,
     WorkerStatus,
 )
 
@@ -23,6 +24,7 @@ _PRESSURE = ("WORKER", "LENT BACK", "EVICTED", "STOPPED", "PREEMPTED", "PINS END
 _AUDITS = ("WORKER", "BLOCKS CHECKED", "MISMATCHES", "HITS SKIPPED")
 _USE = ("TENANT", "GUARANTEED", "MAX", "USED", "HELD", "PINNED", "LENT", "EVICTED", "WAITING", "HOST", "DISK")
 _TIERS = ("WORKER", "TIER", "BLOCKS USED", "WRITTEN", "READ BACK", "EVICTED", "NOT WORTH IT", "FAILED", "MS/BLOCK")
+_WINDOWS = ("WORKER", "WINDOW", "SLOTS USED", "CACHED")
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -77,6 +79,10 @@ def _print(status: ClusterStatus) -> None:
     if tiers:
         print("\ntiers below the device:")
         print_table(_TIERS, tiers)
+    windows = [_window_row(worker.worker_id, window) for worker in status.workers for window in worker.windows]
+    if windows:
+        print("\nslots of sliding layers:")
+        print_table(_WINDOWS, windows)
     uses = tenant_totals(status)
     if uses:
         print("\nblocks of tenants, all workers together:")
@@ -116,6 +122,11 @@ def _tier_row(worker_id: str, tier: TierStatus) -> tuple[str, ...]:
     counts = (tier.stored_blocks, tier.loaded_blocks, tier.evicted_blocks, tier.dropped_blocks, tier.failed_blocks)
     speed = f"{tier.load_block_s * 1000:.2f}" if tier.load_block_s else "-"
     return (worker_id, tier.tier, blocks, *map(str, counts), speed)
+
+
+def _window_row(worker_id: str, window: WindowStatus) -> tuple[str, ...]:
+    used = f"{window.used_slots}/{window.total_slots}"
+    return (worker_id, f"{window.window} tokens", used, f"{window.cached_slots}/{window.max_cached_slots}")
 
 
 def _row(worker: WorkerStatus) -> tuple[str, ...]:

@@ -188,15 +188,15 @@ def _warnings(options: LaunchOptions) -> list[str]:
 def _model_lines(status: ClusterStatus) -> list[str]:
     worker = status.workers[0]
     num_workers = len(status.workers)
-    block_bytes = worker.block_size * worker.kv_bytes_per_token
     pool_tokens = worker.total_blocks * worker.block_size
     blocks_each = -(-_EXAMPLE_TOKENS // worker.block_size)
     in_pools = sum(each.total_blocks // blocks_each for each in status.workers)
+    fixed = f" and {bytes_text(worker.kv_bytes_per_sequence)} per request" if worker.kv_bytes_per_sequence else ""
     sequences = sum(each.max_num_sequences for each in status.workers)
     return [
         f"  model        {worker.model}: up to {worker.max_model_len:,} tokens a request, "
-        f"{worker.kv_bytes_per_token:,} bytes of KV per token",
-        f"  workers      {num_workers}, each with {bytes_text(worker.total_blocks * block_bytes)} of KV cache: "
+        f"{worker.kv_bytes_per_token:,} bytes of KV per token{fixed}",
+        f"  workers      {num_workers}, each with {bytes_text(worker.kv_pool_bytes)} of KV cache: "
         f"{worker.total_blocks:,} blocks of {worker.block_size} tokens = {pool_tokens:,} tokens",
         f"  concurrency  at most {sequences} sequences at once; the caches hold {in_pools} requests of "
         f"{_EXAMPLE_TOKENS:,} tokens",

@@ -24,6 +24,7 @@ from services.client.admin_results import (
     TenantUse,
     TierShare,
     TierStatus,
+    WindowStatus,
     WorkerPurge,
     WorkerStatus,
 )
@@ -172,4 +173,9 @@ def _worker_of(message: pb.Worker) -> WorkerStatus:
         tenants=tuple(TenantUse(*(getattr(use, each.name) for each in fields(TenantUse))) for use in message.tenants),
         tiers=tuple(TierStatus(*(getattr(tier, each.name) for each in fields(TierStatus))) for tier in message.tiers),
         audit=AuditStatus(*(getattr(message.audit, each.name) for each in fields(AuditStatus))),
+        kv_bytes_per_sequence=message.kv_bytes_per_sequence,
+        kv_pool_bytes=message.kv_pool_bytes,
+        windows=tuple(
+            WindowStatus(*(getattr(window, each.name) for each in fields(WindowStatus))) for window in message.windows
+        ),
     )

@@ -185,6 +185,20 @@ class TierStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class WindowStatus:
+    """Slots of a group of sliding layers that has fewer of them than there are blocks."""
+
+    window: int
+    """Tokens that its layers read."""
+    used_slots: int
+    """Held by running requests, or cached."""
+    total_slots: int
+    cached_slots: int
+    """Of those used: kept for later hits or pins."""
+    max_cached_slots: int
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerStatus:
     """A worker as a router sees it."""
 
@@ -210,6 +224,12 @@ class WorkerStatus:
     tiers: tuple[TierStatus, ...]
     """Below the device."""
     audit: AuditStatus
+    kv_bytes_per_sequence: int = 0
+    """That a running request takes beside its tokens' part: windows of sliding layers, and the block begun."""
+    kv_pool_bytes: int = 0
+    """Of all pools of the device."""
+    windows: tuple[WindowStatus, ...] = ()
+    """Of groups of sliding layers that have fewer slots than there are blocks."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -132,3 +132,11 @@ def test_a_step_touches_no_more_blocks_than_are_counted_for_it(
     assert first * block_size <= read_from, "what is read is held"
     touched = -(-(computed + num_new) // block_size) - first
     assert touched + 1 <= num_held(group, block_size, StepLimits(1, num_new)), "one more is copied"
+
+
+def test_what_a_token_and_a_sequence_take_is_told_of_the_pools_that_there_are() -> None:
+    sizes = pool_sizes(GPT_OSS_120B, 100_000, LIMITS)
+    assert sizes.bytes_per_token(GPT_OSS_120B) == 36 * KIB
+    assert sizes.bytes_per_sequence(GPT_OSS_120B) == 4.5 * MIB + 16 * 36 * KIB
+    small = pool_sizes(GPT_OSS_120B, 1_000, LIMITS)
+    assert (small.bytes_per_token(GPT_OSS_120B), small.bytes_per_sequence(GPT_OSS_120B)) == (72 * KIB, 0)

@@ -15,7 +15,7 @@ from cache_store.index import Incarnation
 from cache_store.registry import MAX_TENANTS_TOLD, PROTOCOL_VERSION, WorkerId
 from cache_store.registry_record import UNREADABLE_VERSION, read_record, write_record
 from cache_store.tier_kind import TierKind
-from cache_store.usage import AuditCounts, Pressure, TenantUse, TierLoad
+from cache_store.usage import AuditCounts, Pressure, TenantUse, TierLoad, WindowLoad
 from tests.support.worker_records import IDLE, worker_record
 
 USE = TenantUse(
@@ -34,8 +34,11 @@ ADAPTERS = (
     AdapterReport("a", AdapterDigest(b"d" * 32), FormatDigest(b"f" * 16), ""),
     AdapterReport("b", AdapterDigest(b"e" * 32), FormatDigest(b""), "its folder is gone"),
 )
+WINDOW = WindowLoad(128, 9, 20, 7, 11)
 LOAD = replace(IDLE, pressure=Pressure(1, 2, 3, 4, 5, 6, 7), tenants=(USE,), tiers=(TIER,), audit=AuditCounts(1, 2, 3))
+LOAD = replace(LOAD, windows=(WINDOW,))
 RECORD = replace(worker_record("w0", incarnation="1" * 32, load=LOAD), quota_generation=9, adapters=ADAPTERS)
+RECORD = replace(RECORD, kv_bytes_per_sequence=5, kv_pool_bytes=6)
 
 
 def test_a_record_survives() -> None:

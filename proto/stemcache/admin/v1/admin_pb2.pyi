@@ -1015,6 +1015,9 @@ class Worker(_message.Message):
     QUOTA_GENERATION_FIELD_NUMBER: _builtins.int
     TIERS_FIELD_NUMBER: _builtins.int
     AUDIT_FIELD_NUMBER: _builtins.int
+    KV_BYTES_PER_SEQUENCE_FIELD_NUMBER: _builtins.int
+    KV_POOL_BYTES_FIELD_NUMBER: _builtins.int
+    WINDOWS_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """Stable name."""
     incarnation: _builtins.str
@@ -1034,7 +1037,7 @@ class Worker(_message.Message):
     block_size: _builtins.int
     """Tokens per block."""
     kv_bytes_per_token: _builtins.int
-    """Bytes of keys and values per token."""
+    """Bytes of keys and values that each token takes, however long its request is."""
     max_model_len: _builtins.int
     """Most tokens of one request."""
     max_num_sequences: _builtins.int
@@ -1043,6 +1046,10 @@ class Worker(_message.Message):
     """Measured prefill speed in tokens per second; 0 before the first measurement."""
     quota_generation: _builtins.int
     """Generation of the control data whose quotas are in force there; 0: none yet."""
+    kv_bytes_per_sequence: _builtins.int
+    """Bytes that a running request takes beside those of its tokens: the windows of sliding layers, and the block begun."""
+    kv_pool_bytes: _builtins.int
+    """Bytes of all pools of the device."""
     @_builtins.property
     def pressure(self) -> Global___Pressure:
         """What running out of blocks has led to since the worker started."""
@@ -1058,6 +1065,10 @@ class Worker(_message.Message):
     @_builtins.property
     def audit(self) -> Global___Audit:
         """Checks of what it has cached."""
+
+    @_builtins.property
+    def windows(self) -> _containers.RepeatedCompositeFieldContainer[Global___WindowLoad]:
+        """Groups of sliding layers that have fewer slots than there are blocks."""
 
     def __init__(
         self,
@@ -1080,10 +1091,13 @@ class Worker(_message.Message):
         quota_generation: _builtins.int = ...,
         tiers: _abc.Iterable[Global___TierLoad] | None = ...,
         audit: Global___Audit | None = ...,
+        kv_bytes_per_sequence: _builtins.int = ...,
+        kv_pool_bytes: _builtins.int = ...,
+        windows: _abc.Iterable[Global___WindowLoad] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["audit", b"audit", "pressure", b"pressure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "audit", b"audit", "block_size", b"block_size", "incarnation", b"incarnation", "kv_bytes_per_token", b"kv_bytes_per_token", "max_model_len", b"max_model_len", "max_num_sequences", b"max_num_sequences", "model", b"model", "prefill_tokens_per_s", b"prefill_tokens_per_s", "pressure", b"pressure", "quota_generation", b"quota_generation", "running_requests", b"running_requests", "tenants", b"tenants", "tiers", b"tiers", "total_blocks", b"total_blocks", "used_blocks", b"used_blocks", "waiting_requests", b"waiting_requests", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "audit", b"audit", "block_size", b"block_size", "incarnation", b"incarnation", "kv_bytes_per_sequence", b"kv_bytes_per_sequence", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_pool_bytes", b"kv_pool_bytes", "max_model_len", b"max_model_len", "max_num_sequences", b"max_num_sequences", "model", b"model", "prefill_tokens_per_s", b"prefill_tokens_per_s", "pressure", b"pressure", "quota_generation", b"quota_generation", "running_requests", b"running_requests", "tenants", b"tenants", "tiers", b"tiers", "total_blocks", b"total_blocks", "used_blocks", b"used_blocks", "waiting_requests", b"waiting_requests", "windows", b"windows", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1118,6 +1132,44 @@ class Audit(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Audit: _TypeAlias = Audit  # noqa: Y015
+
+@_typing.final
+class WindowLoad(_message.Message):
+    """Slots of a group of sliding layers."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WINDOW_FIELD_NUMBER: _builtins.int
+    USED_SLOTS_FIELD_NUMBER: _builtins.int
+    TOTAL_SLOTS_FIELD_NUMBER: _builtins.int
+    CACHED_SLOTS_FIELD_NUMBER: _builtins.int
+    MAX_CACHED_SLOTS_FIELD_NUMBER: _builtins.int
+    window: _builtins.int
+    """Tokens that its layers read."""
+    used_slots: _builtins.int
+    """Slots held by running requests, or cached."""
+    total_slots: _builtins.int
+    """Slots in the group's pool."""
+    cached_slots: _builtins.int
+    """Of those used: kept for later hits or pins."""
+    max_cached_slots: _builtins.int
+    """Slots that may be kept so."""
+    def __init__(
+        self,
+        *,
+        window: _builtins.int = ...,
+        used_slots: _builtins.int = ...,
+        total_slots: _builtins.int = ...,
+        cached_slots: _builtins.int = ...,
+        max_cached_slots: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_slots", b"cached_slots", "max_cached_slots", b"max_cached_slots", "total_slots", b"total_slots", "used_slots", b"used_slots", "window", b"window"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___WindowLoad: _TypeAlias = WindowLoad  # noqa: Y015
 
 @_typing.final
 class TierLoad(_message.Message):

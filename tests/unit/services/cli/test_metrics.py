@@ -17,6 +17,7 @@ from services.client.admin_results import (
     PressureStatus,
     TenantUse,
     TierStatus,
+    WindowStatus,
     WorkerStatus,
 )
 from tests.support.scripted_admin import ScriptedAdmin
@@ -53,6 +54,8 @@ WORKER = WorkerStatus(
     tenants=(USE,),
     tiers=(TierStatus("host", 21, 22, 23, 24, 25, 26, 27, 0.5),),
     audit=AuditStatus(31, 32, 33),
+    kv_pool_bytes=31,
+    windows=(WindowStatus(128, 41, 42, 43, 44),),
 )
 STATUS = ClusterStatus("9.9", True, 1.5, 10, (WORKER,), (), 17)
 
@@ -78,6 +81,11 @@ def samples(status: ClusterStatus) -> dict[tuple[str, str, str], float]:
         ("stemcache_worker_block_bytes", "worker-0", "", 1600),
         ("stemcache_worker_prefill_tokens_per_second", "worker-0", "", 7.5),
         ("stemcache_worker_quota_generation", "worker-0", "", 8),
+        ("stemcache_worker_kv_pool_bytes", "worker-0", "", 31),
+        ("stemcache_window_used_slots", "worker-0", "", 41),
+        ("stemcache_window_total_slots", "worker-0", "", 42),
+        ("stemcache_window_cached_slots", "worker-0", "", 43),
+        ("stemcache_window_max_cached_slots", "worker-0", "", 44),
         ("stemcache_worker_lent_back_blocks_total", "worker-0", "", 11),
         ("stemcache_worker_evicted_blocks_total", "worker-0", "", 12),
         ("stemcache_worker_stopped_admissions_total", "worker-0", "", 13),
