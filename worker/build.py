@@ -52,7 +52,7 @@ def _build_paged(config: WorkerConfig) -> Runner:
     from worker.torch_runner.attention_choice import choose_attention  # imports torch
     from worker.torch_runner.loader import load_model, with_kv_dtype
     from worker.torch_runner.paged import PagedRunner
-    from worker.torch_runner.triton_choice import graphs_maker
+    from worker.torch_runner.triton_choice import blocks_maker, graphs_maker
 
     assert config.model_folder is not None, "checked by WorkerConfig"
     threads = config.torch_threads
@@ -73,6 +73,7 @@ def _build_paged(config: WorkerConfig) -> Runner:
         num_threads=config.torch_threads,
         num_host_blocks=tiers.num_host_blocks,
         make_mover=tiers.make_mover,
+        make_blocks=blocks_maker(attention),
         make_graphs=graphs_maker(attention, model.device, config.max_num_sequences),
         num_slots=sizes.num_slots,
     )

@@ -16,6 +16,7 @@ from tests.support.transfer_plans import store
 from worker.block_copier import ArrayCopier, BlockCopier, ByteArray
 from worker.slow_copier import SlowCopier
 from worker.torch_runner.copiers import make_copier
+from worker.torch_runner.cuda_copier import CudaCopier
 from worker.torch_runner.pools import KvPools
 
 NUM_BLOCKS, NUM_HOST_BLOCKS = 6, 3
@@ -48,20 +49,50 @@ def array_bench(seed: int = 5) -> Bench:
     return Bench(copier, lambda group: list(pools[group]), poison.tobytes())
 
 
-def torch_bench(device: str = "cpu") -> Bench:
+def torch_bench(device: str = "cpu", make: Callable[[KvPools, int], BlockCopier] = make_copier) -> Bench:
     shapes = (GroupShape(0, 3, 8, 8, (0, 2)), GroupShape(24, 2, 16, 16, (1,)))
     pools = KvPools(shapes, (NUM_BLOCKS,) * 2, 4, KvDtype.BFLOAT16, torch.device(device), math.nan)
     poison = pools.poison_block().numpy().tobytes()
     generator = torch.Generator().manual_seed(5)
     for group in pools.groups:
         group.bytes.copy_(torch.randint(256, group.bytes.shape, generator=generator))
-    copier = make_copier(pools, NUM_HOST_BLOCKS)
+    copier = make(pools, NUM_HOST_BLOCKS)
     return Bench(copier, lambda group: list(pools.groups[group].bytes.cpu().numpy()), poison)
 
 
 def slow_bench() -> Bench:
     bench = array_bench()
     return replace(bench, copier=SlowCopier(bench.copier, 0.0, 0.0, lambda _: None))
+
+
+class StandIn:
+    """For streams and events of CUDA: everything is done at once, and every wait is noted."""
+
+    def __init__(self, *_: object) -> None:
+        self.calls: list[str] = []
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, *_: object) -> None: ...
+
+    def record(self, _stream: object) -> None:
+        self.calls.append("record")
+
+    def synchronize(self) -> None:
+        self.calls.append("synchronize")
+
+    def wait_event(self, event: object) -> None:
+        assert isinstance(event, StandIn)
+        assert "record" in event.calls, "a load waits for nothing"
+
+
+def stood_in_bench(patch: pytest.MonkeyPatch) -> Bench:
+    """The copier of GPUs over the memory of this machine."""
+    patch.setattr(torch.cuda, "Stream", StandIn)
+    patch.setattr(torch.cuda, "Event", StandIn)
+    patch.setattr(torch.cuda, "stream", lambda stream: stream)
+    patch.setattr(torch.cuda, "current_stream", lambda _device: None)
+    return torch_bench(make=CudaCopier)
 
 
 def cuda_bench() -> Bench:
@@ -72,10 +103,16 @@ NEEDS_CUDA = pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA d
 
 
 @pytest.fixture(
-    params=[array_bench, torch_bench, slow_bench, pytest.param(cuda_bench, marks=[pytest.mark.gpu, NEEDS_CUDA])]
+    params=[
+        array_bench,
+        torch_bench,
+        slow_bench,
+        stood_in_bench,
+        pytest.param(cuda_bench, marks=[pytest.mark.gpu, NEEDS_CUDA]),
+    ]
 )
-def bench(request: pytest.FixtureRequest) -> Bench:
-    made: Bench = request.param()
+def bench(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Bench:
+    made: Bench = request.param(monkeypatch) if request.param is stood_in_bench else request.param()
     return made
 
 

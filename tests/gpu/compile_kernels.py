@@ -23,11 +23,13 @@ import triton
 from triton.backends.compiler import GPUTarget
 from triton.runtime.jit import JITFunction
 
-from cache_store.kv_layout import KvDtype
+from cache_store.kv_layout import GroupShape, KvDtype
 from tests.support.paged_steps import StepCase, make_step
+from worker.step_plan import SlotCopy, SlotRef
 from worker.torch_runner.attention_backend import Order
-from worker.torch_runner.pools import LayerPool
+from worker.torch_runner.pools import KvPools, LayerPool
 from worker.torch_runner.triton_attention import TritonAttention
+from worker.torch_runner.triton_blocks import TritonBlocks
 from worker.torch_runner.triton_launch import DeviceWork, Kernels
 from worker.torch_runner.triton_linear import fixed_linear
 from worker.torch_runner.triton_tiling import latent_tiling
@@ -129,6 +131,11 @@ def compile_others(recorder: Recorder) -> Iterator[Compiled]:
     yield from _compiled(recorder, "latent bf16")
     fixed_linear(torch.zeros(70, 4096, dtype=torch.bfloat16), torch.zeros(64, 4096, dtype=torch.bfloat16), None)
     yield from _compiled(recorder, "4096 inputs bf16")
+    shape = GroupShape(0, 8, 128, 128, (0, 1))
+    blocks = TritonBlocks(KvPools((shape,), (4,), 16, KvDtype.BFLOAT16, torch.device("cpu"), 0.0))
+    blocks.copy((SlotCopy(0, 1, 2, 5), SlotCopy(0, 3, 0, 7)))
+    blocks.scrub((SlotRef(0, 1), SlotRef(0, 2)))
+    yield from _compiled(recorder, "blocks")
 
 
 def _compiled(recorder: Recorder, case: str) -> Iterator[Compiled]:

@@ -25,7 +25,7 @@ from worker.torch_runner.attention_choice import choose_attention
 from worker.torch_runner.loader import ForwardChoice, LoadedModel, ModelDtype, load_model, with_kv_dtype
 from worker.torch_runner.paged import PagedRunner
 from worker.torch_runner.triton_attention import TritonAttention
-from worker.torch_runner.triton_choice import graphs_maker
+from worker.torch_runner.triton_choice import blocks_maker, graphs_maker
 from worker.torch_runner.triton_linear import fixed_linear
 
 BOUNDS = {torch.float32: 1e-4, torch.float16: 4e-3, torch.bfloat16: 2e-2}
@@ -152,8 +152,8 @@ def _compare(report: Report, name: str, model: LoadedModel, scale: Scale, expect
     """Logits of tokens up to the first that differs: what follows belongs to another text."""
     tap = LogitsTap()
     attention = choose_attention(AttentionKind.TRITON, model)
-    graphs = graphs_maker(attention, model.device, 8)
-    runner = PagedRunner(model, 128, attention, fill=math.nan, observer=tap, make_graphs=graphs)
+    graphs, blocks = graphs_maker(attention, model.device, 8), blocks_maker(attention)
+    runner = PagedRunner(model, 128, attention, fill=math.nan, observer=tap, make_graphs=graphs, make_blocks=blocks)
     driver = Driver(runner, tap, chunk=32)
     observed = driver.run(prompts(scale), CacheMode.READ_WRITE, scale.num_tokens)
     warm = driver.run(prompts(scale)[:1], CacheMode.READ_WRITE, scale.num_tokens)

@@ -23,7 +23,7 @@ from worker.torch_runner.decode_graphs import DecodeGraphs
 from worker.torch_runner.loader import LoadedModel, ModelDtype
 from worker.torch_runner.paged import PagedRunner
 from worker.torch_runner.probe import probe_model
-from worker.torch_runner.triton_choice import graphs_maker, triton_attention
+from worker.torch_runner.triton_choice import blocks_maker, graphs_maker, triton_attention
 
 BLOCK_SIZE = 16
 GREEDY = Draw(0, 0, 0.0, 1.0, 0, 0, ())
@@ -179,7 +179,14 @@ def make_runner(model: LoadedModel, num_blocks: int, num_host_blocks: int, max_r
     attention = triton_attention(model)
     graphs = graphs_maker(attention, model.device, max_rows)
     return PagedRunner(
-        model, num_blocks, attention, BLOCK_SIZE, fill=0.01, num_host_blocks=num_host_blocks, make_graphs=graphs
+        model,
+        num_blocks,
+        attention,
+        BLOCK_SIZE,
+        fill=0.01,
+        num_host_blocks=num_host_blocks,
+        make_graphs=graphs,
+        make_blocks=blocks_maker(attention),
     )
 
 

@@ -30,9 +30,10 @@ class CudaCopier:
         self._parts = [slice(start, end) for start, end in zip([0, *ends], ends, strict=False)]
         self._block_bytes = ends[-1]
         self._poison = pools.poison_block()
-        self.host = torch.empty((num_host_blocks, self._block_bytes), dtype=torch.uint8, pin_memory=True)
+        pinned = self._device.type == "cuda"
+        self.host = torch.empty((num_host_blocks, self._block_bytes), dtype=torch.uint8, pin_memory=pinned)
         self.host[:] = self._poison
-        self._buffer = torch.empty(self._block_bytes, dtype=torch.uint8, pin_memory=True)
+        self._buffer = torch.empty(self._block_bytes, dtype=torch.uint8, pin_memory=pinned)
         self._side = torch.cuda.Stream(self._device)  # type: ignore[no-untyped-call]  # torch has no type for it
         self._stored = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no type for it
         self._before_loads = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch has no type for it
@@ -46,6 +47,8 @@ class CudaCopier:
         return self._block_bytes
 
     def store(self, stores: Sequence[HostStore]) -> None:
+        if any(ABSENT in store.slots for store in stores):
+            self._stored.synchronize()  # the CPU writes those parts, at once: nothing on its way may come after it
         for store in stores:
             for part, blocks, slot in zip(self._parts, self._blocks, store.slots, strict=True):
                 source = self._poison[part] if slot == ABSENT else blocks[slot]
@@ -70,7 +73,8 @@ class CudaCopier:
     def fill(self, data: Readable, slots: Sequence[int]) -> None:
         if len(data) != self.block_bytes:
             raise CorruptDataError(f"a block has {self.block_bytes} bytes here, not {len(data)}")
-        self._buffer.copy_(torch.frombuffer(bytearray(data), dtype=torch.uint8))
+        writable = data if isinstance(data, bytearray) else bytearray(data)  # as torch wants it
+        self._buffer.copy_(torch.frombuffer(writable, dtype=torch.uint8))
         self._fill(self._buffer, slots)
         self._buffer.zero_()  # it is used for all domains
 

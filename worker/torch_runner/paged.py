@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -13,7 +13,7 @@ from cache_store.domain import AdapterDigest
 from cache_store.transfers import Transfers
 from worker.mover import DeviceOnly, MakeMover
 from worker.runner import ModelInfo, PreparedAdapter
-from worker.step_plan import StepPlan, StepResult
+from worker.step_plan import SlotCopy, SlotRef, StepPlan, StepResult
 from worker.torch_runner.adapters import AdapterSet, StepAdapters
 from worker.torch_runner.attention_backend import AttentionBackend
 from worker.torch_runner.copiers import make_copier
@@ -33,6 +33,19 @@ class StepGraphs(Protocol):
         ...
 
 
+class BlockWrites(Protocol):
+    """Copies and scrubs of a step, before its forward."""
+
+    def scrub(self, scrubs: Sequence[SlotRef]) -> None:
+        """Overwrites whole slots."""
+        ...
+
+    def copy(self, copies: Sequence[SlotCopy]) -> None:
+        """Copies the first tokens of slots."""
+        ...
+
+
+MakeBlocks = Callable[[KvPools], BlockWrites]
 MakeGraphs = Callable[[LoadedModel, KvPools], StepGraphs]
 
 
@@ -56,11 +69,13 @@ class PagedRunner:
         make_mover: MakeMover | None = None,
         make_graphs: MakeGraphs | None = None,
         num_slots: tuple[int, ...] | None = None,
+        make_blocks: MakeBlocks | None = None,
     ) -> None:
         """`fill` is what unwritten and scrubbed slots hold: NaN in tests, so that a read of one shows.
 
         `make_mover` makes what moves blocks to `num_host_blocks` slots below and further; None: a device only.
         `make_graphs` records steps of decoding rows over the pools; None: every step is launched as it comes.
+        `make_blocks` makes what copies and scrubs blocks of the pools; None: they do it themselves.
         `num_slots` per group, as `cache_store/pool_sizes.py` says; None: one for every block.
         """
         torch.set_num_threads(num_threads)
@@ -71,6 +86,7 @@ class PagedRunner:
         self._observer = observer
         self._num_slots = num_slots or (num_blocks,) * len(model.groups)
         self.pools = KvPools(model.groups, self._num_slots, block_size, model.kv_dtype, model.device, fill)
+        self._blocks = self.pools if make_blocks is None else make_blocks(self.pools)
         self._num_blocks = num_blocks
         self.copier = make_copier(self.pools, num_host_blocks)
         """Has the host pool; only to be looked at."""
@@ -114,9 +130,9 @@ class PagedRunner:
 
     def _run(self, plan: StepPlan) -> StepResult:
         self._mover.move(plan.moves)
-        self.pools.scrub(plan.scrubs)
+        self._blocks.scrub(plan.scrubs)
         self._mover.load(plan.loads)
-        self.pools.copy(plan.copies)
+        self._blocks.copy(plan.copies)
         if not plan.rows:
             return StepResult(())
         batch = build_batch(plan, self.pools.block_size, len(self.pools.groups))

@@ -82,10 +82,16 @@ class GroupPool:
 
     def copy(self, copy: SlotCopy) -> None:
         """Copies the first tokens of a block, in all layers."""
-        for part in self._parts():
+        for part in self.parts():
             part[copy.target, :, : copy.num_tokens] = part[copy.source, :, : copy.num_tokens]
 
-    def _parts(self) -> list[Tensor]:
+    def poison(self) -> Tensor:
+        """Bytes of a block of nothing but the fill, on the CPU."""
+        block = GroupPool(self.shape, 1, self.block_size, self.dtype, torch.device("cpu"), self.fill)
+        return block.bytes[0]
+
+    def parts(self) -> list[Tensor]:
+        """Keys, values and their scales: views [num_slots, layers, block_size, ...]."""
         scales = (part for part in (self.key_scales, self.value_scales) if part is not None)
         return [self.keys, self.values, *scales]
 
@@ -146,11 +152,7 @@ class KvPools:
 
     def poison_block(self) -> Tensor:
         """Bytes [bytes of a block in all groups] of a block of nothing but the fill, on the CPU."""
-        blocks = [
-            GroupPool(group.shape, 1, self.block_size, group.dtype, torch.device("cpu"), group.fill)
-            for group in self.groups
-        ]
-        return torch.cat([block.bytes[0] for block in blocks])
+        return torch.cat([group.poison() for group in self.groups])
 
     def place(self, layer: int) -> tuple[int, int]:
         """Group of a model's layer, and its number inside the group."""

@@ -9,7 +9,7 @@ import torch
 from cache_store.errors import PreconditionError
 from worker.torch_runner.attention_backend import AttentionBackend
 from worker.torch_runner.loader import LoadedModel
-from worker.torch_runner.paged import MakeGraphs, StepGraphs
+from worker.torch_runner.paged import MakeBlocks, MakeGraphs, StepGraphs
 from worker.torch_runner.pools import KvPools
 
 
@@ -20,6 +20,15 @@ def triton_attention(model: LoadedModel) -> AttentionBackend:
     from worker.torch_runner.triton_attention import TritonAttention
 
     return TritonAttention(model.layers, model.groups, model.device, model.torch_dtype.itemsize, latents=model.latents)
+
+
+def blocks_maker(attention: AttentionBackend) -> MakeBlocks | None:
+    """Copies and scrubs by Triton where attention is."""
+    if attention.name != "triton":
+        return None
+    from worker.torch_runner.triton_blocks import TritonBlocks
+
+    return TritonBlocks
 
 
 def graphs_maker(attention: AttentionBackend, device: torch.device, max_rows: int) -> MakeGraphs | None:

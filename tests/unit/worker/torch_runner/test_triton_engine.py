@@ -19,6 +19,7 @@ from worker.requests import CacheMode
 from worker.torch_runner.attention_choice import choose_attention
 from worker.torch_runner.loader import LoadedModel, ModelDtype, with_kv_dtype
 from worker.torch_runner.paged import PagedRunner
+from worker.torch_runner.triton_choice import blocks_maker
 
 NUM_TOKENS = 3
 LAYER_TYPES = ["sliding_attention", "full_attention"]
@@ -31,7 +32,11 @@ def engine_driver(model: LoadedModel, kind: AttentionKind = AttentionKind.TRITON
     attention = choose_attention(kind, model)
     assert attention.name == kind
     tap = LogitsTap()
-    return Driver(PagedRunner(model, 64, attention, fill=math.nan, observer=tap), tap, chunk=24)
+    return Driver(
+        PagedRunner(model, 64, attention, fill=math.nan, observer=tap, make_blocks=blocks_maker(attention)),
+        tap,
+        chunk=24,
+    )
 
 
 @pytest.mark.parametrize("name", ["llama", "gemma2", "gpt_oss", "deepseek_v3"])
