@@ -319,10 +319,10 @@ class Engine:
             where = "".join(traceback.format_exception(error))  # without local variables: those hold prompts
             _log.error("step_failed", error_type=type(error).__name__, num_rows=len(plan.rows), traceback=where)
             return ComputationError("the model failed in a step that this request was part of")
-        num_prefill = sum(len(row.token_ids) for row in plan.rows if not row.is_decode)
-        share = num_prefill / plan.num_tokens if plan.rows else 0.0
         step_s = self._clock.monotonic_s() - started_s
-        self._prefill_rate.add(num_prefill, step_s * share)
+        if schedule.sequences:  # short steps of audits say little about requests
+            num_prefill = sum(len(row.token_ids) for row in plan.rows if not row.is_decode)
+            self._prefill_rate.add(num_prefill, step_s * num_prefill / plan.num_tokens)
         self._scheduler.end_step(schedule, step_s)
         return result
 

@@ -178,10 +178,14 @@ def _summary(system: RunningSystem, options: LaunchOptions) -> str:
 
 
 def _warnings(options: LaunchOptions) -> list[str]:
+    warnings = []
+    if options.audit is AuditMode.PARANOID:
+        warnings.append("  paranoid     nothing cached is used, all is compared: as slow as without a cache")
     if options.host in ("127.0.0.1", "::1", "localhost"):
-        return []
+        return warnings
     return [
-        f"  warning      {options.host} is reached from other machines and the API is not encrypted: put TLS before it"
+        *warnings,
+        f"  warning      {options.host} is reached from other machines and the API is not encrypted: put TLS before it",
     ]
 
 
