@@ -14,7 +14,7 @@ from cache_store.redis_session import REDIS_ERRORS, RedisSession
 from cache_store.redis_sweep import sweep_dead
 from worker.block_copier import BlockCopier
 from worker.build_tiers import build_tiers, sizes_of
-from worker.config import KvChoice, RunnerKind, WorkerConfig
+from worker.config import KvChoice, Numerics, RunnerKind, WorkerConfig
 from worker.digest_runner import DigestRunner, Durations, digest_model
 from worker.publisher import Stores
 from worker.runner import Runner
@@ -50,6 +50,7 @@ def connect_stores(config: WorkerConfig) -> Stores:
 
 def _build_paged(config: WorkerConfig) -> Runner:
     from worker.torch_runner.attention_choice import choose_attention  # imports torch
+    from worker.torch_runner.deterministic import deterministic_attention
     from worker.torch_runner.loader import load_model, with_kv_dtype
     from worker.torch_runner.paged import PagedRunner
     from worker.torch_runner.triton_choice import blocks_maker, graphs_maker
@@ -63,14 +64,17 @@ def _build_paged(config: WorkerConfig) -> Runner:
         model = with_kv_dtype(model, KvDtype(config.kv_dtype.value))
     geometry = model.geometry(BLOCK_SIZE)
     sizes = sizes_of(config, geometry)
-    attention = choose_attention(config.attention_backend, model, config.torch_threads, config.cache_dir)
+    if config.numerics is Numerics.DETERMINISTIC:
+        attention = deterministic_attention(model, threads, config.cache_dir)
+    else:
+        attention = choose_attention(config.attention_backend, model, threads, config.cache_dir)
     tiers = build_tiers(config, geometry.bytes_per_block)
     return PagedRunner(
         model,
         sizes.num_blocks,
         attention,
         BLOCK_SIZE,
-        num_threads=config.torch_threads,
+        num_threads=threads,
         num_host_blocks=tiers.num_host_blocks,
         make_mover=tiers.make_mover,
         make_blocks=blocks_maker(attention),

@@ -44,6 +44,15 @@ class KvChoice(StrEnum):
     """The same, with 4 bits of exponent."""
 
 
+class Numerics(StrEnum):
+    """What may change the last bits of logits."""
+
+    FAST = "fast"
+    """How a prompt was cut, what of it was cached, and what ran beside it."""
+    DETERMINISTIC = "deterministic"
+    """Nothing: additions have one order. Models for which this cannot be had are refused at load."""
+
+
 class AttentionKind(StrEnum):
     """What attends to cached keys and values."""
 
@@ -114,6 +123,7 @@ class WorkerConfig:
     device: str = "cpu"
     attention_backend: AttentionKind = AttentionKind.AUTO
     kv_dtype: KvChoice = KvChoice.AUTO
+    numerics: Numerics = Numerics.FAST
     digest_step_s: float = 0.0
     """Seconds that a step of the digest runner takes at least."""
     digest_token_s: float = 0.0
@@ -156,6 +166,13 @@ def _check_runner(config: WorkerConfig) -> None:
     else:
         _require(config.model_folder is None, "model_folder", "the digest runner has no model; leave the folder out")
         _require(config.kv_dtype is KvChoice.AUTO, "kv_dtype", "the digest runner has no keys to quantise; use auto")
+        _require(config.numerics is Numerics.FAST, "numerics", "the digest runner adds nothing up; leave numerics out")
+    if config.numerics is Numerics.DETERMINISTIC:
+        _require(
+            config.attention_backend is not AttentionKind.GATHER,
+            "numerics",
+            "plain torch attends in no fixed order; leave the attention back end out beside deterministic numerics",
+        )
     _require(
         bool(_DEVICE.fullmatch(config.device)), "device", f"device is {config.device!r}; it is cpu, cuda or cuda:NUMBER"
     )

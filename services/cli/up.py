@@ -91,6 +91,14 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         default="auto",
         help="how keys and values are stored: as the model computes them, or in 8 bits, of which more fit",
     )
+    parser.add_argument(
+        "--deterministic",
+        dest="numerics",
+        action="store_const",
+        const="deterministic",
+        default="fast",
+        help="greedy answers with the same bits whatever is cached and whatever runs beside them; a little slower",
+    )
     parser.add_argument("--runner", choices=("paged", "digest"), default="paged", help=argparse.SUPPRESS)
     parser.set_defaults(run=run)
 
@@ -114,6 +122,7 @@ def run(args: argparse.Namespace) -> int:
         Device,
         KvChoice,
         LaunchOptions,
+        Numerics,
         RunnerKind,
         running_system,
     )  # imports Ray: a second
@@ -141,6 +150,7 @@ def run(args: argparse.Namespace) -> int:
         device=Device(args.device),
         attention_backend=AttentionKind(args.attention_backend),
         kv_dtype=KvChoice(args.kv_dtype),
+        numerics=Numerics(args.numerics),
     )
     with StopSignals() as stop:
         with running_system(options, stop, _say) as system:

@@ -45,9 +45,18 @@ from services.cluster.up_state import STATE_VERSION, UpState, remove_state, writ
 from services.cluster.worker_part import WorkerPart, WorkerSpec
 from services.settings import environment
 from worker.actor import Reach, WorkerActor, actor_environment
-from worker.config import AttentionKind, KvBytes, KvChoice, NumBlocks, PoolSize, RunnerKind, WorkerConfig
+from worker.config import AttentionKind, KvBytes, KvChoice, NumBlocks, Numerics, PoolSize, RunnerKind, WorkerConfig
 
-__all__ = ["AttentionKind", "Device", "KvChoice", "LaunchOptions", "RunnerKind", "RunningSystem", "running_system"]
+__all__ = [
+    "AttentionKind",
+    "Device",
+    "KvChoice",
+    "LaunchOptions",
+    "Numerics",
+    "RunnerKind",
+    "RunningSystem",
+    "running_system",
+]
 
 DEFAULT_MODEL_NAME = "smollm2-135m-instruct"
 DIGEST_MODEL_NAME = "digest"
@@ -101,6 +110,7 @@ class LaunchOptions:
     device: Device = Device.AUTO
     attention_backend: AttentionKind = AttentionKind.AUTO
     kv_dtype: KvChoice = KvChoice.AUTO
+    numerics: Numerics = Numerics.FAST
 
     @property
     def disk_folder(self) -> Path:
@@ -317,6 +327,7 @@ def _worker_spec(
         device=seat.device,
         attention_backend=options.attention_backend,
         kv_dtype=options.kv_dtype,
+        numerics=options.numerics,
         runner=options.runner,
         model_folder=model.folder,
         cache_dir=options.cache_dir,

@@ -7,6 +7,8 @@ sinks and biases set at random, so that every mistake shows in the logits.
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from pathlib import Path
 
 import torch
@@ -103,7 +105,19 @@ def tiny_model(name: str, folder: Path, **changes: object) -> Path:
 
 def load_tiny(name: str, folder: Path, **changes: object) -> LoadedModel:
     """`tiny_model`, loaded; digests are remembered beside it."""
-    return load_model(tiny_model(name, folder, **changes), cache_dir=folder / "cache")
+    return load_model(tiny_model(name, folder, **changes), cache_dir=kernel_cache(folder))
+
+
+def kernel_cache(folder: Path) -> Path:
+    """A cache folder below `folder` whose compiled kernels are those of all tests: compiling takes seconds."""
+    cache = folder / "cache"
+    cache.mkdir(exist_ok=True)
+    kernels = cache / "kernels"
+    if not kernels.exists():
+        shared = Path(tempfile.gettempdir()) / f"stemcache-test-kernels-{os.getuid()}"
+        shared.mkdir(mode=0o700, exist_ok=True)
+        kernels.symlink_to(shared)
+    return cache
 
 
 def write_tokenizer(path: Path) -> None:

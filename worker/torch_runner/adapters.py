@@ -22,6 +22,7 @@ from cache_store.domain import NO_ADAPTER, AdapterDigest
 from cache_store.lora_config import refusal
 from worker.runner import PreparedAdapter
 from worker.step_plan import Row
+from worker.torch_runner.fixed_linear import FixedLinear
 
 _DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16}
 _LATENT_EXPANSION = "kv_b_proj"
@@ -164,6 +165,8 @@ class AdapterSet:
                 f"{content.folder}: the adapter targets {path}, which the model does not have: it was trained for "
                 "another model"
             )
+        if isinstance(self._modules[path], FixedLinear):
+            raise refusal(f"{content.folder}: workers started with --deterministic serve no adapters")
         if linear is None:
             kind = type(self._modules[path]).__name__
             raise refusal(f"{content.folder}: the adapter targets {path}, a {kind}; served are linear layers")

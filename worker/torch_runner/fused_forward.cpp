@@ -132,6 +132,7 @@ void product(const Context& c, int number, const float* weights, int parts, int 
              int width, Finish finish) {
   alignas(64) float sums[kRowBlock * (kMaxHeadDim + kPanel)];
   const int rows = c.step.num_rows, blocks = (rows + kRowBlock - 1) / kRowBlock;
+  if (rows == 0) return;
   const int height = ((rows + blocks - 1) / blocks + kTileRows - 1) / kTileRows * kTileRows;
   const int columns = (outputs + width - 1) / width, stride = parts * padded(width);
   for (;;) {

@@ -7,19 +7,21 @@ from importlib.util import find_spec
 import torch
 
 from cache_store.errors import PreconditionError
-from worker.torch_runner.attention_backend import AttentionBackend
+from worker.torch_runner.attention_backend import AttentionBackend, Order
 from worker.torch_runner.loader import LoadedModel
 from worker.torch_runner.paged import MakeBlocks, MakeGraphs, StepGraphs
 from worker.torch_runner.pools import KvPools
 
 
-def triton_attention(model: LoadedModel) -> AttentionBackend:
+def triton_attention(model: LoadedModel, order: Order = Order.FREE) -> AttentionBackend:
     """Raises PreconditionError where Triton is not installed, or the model is on no GPU and nothing interprets."""
     if find_spec("triton") is None:
         raise PreconditionError("the Triton kernels need the package triton: pip install 'stemcache[cuda]'")
     from worker.torch_runner.triton_attention import TritonAttention
 
-    return TritonAttention(model.layers, model.groups, model.device, model.torch_dtype.itemsize, latents=model.latents)
+    return TritonAttention(
+        model.layers, model.groups, model.device, model.torch_dtype.itemsize, order, latents=model.latents
+    )
 
 
 def blocks_maker(attention: AttentionBackend) -> MakeBlocks | None:

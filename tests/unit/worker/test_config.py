@@ -12,7 +12,7 @@ from cache_store.errors import InvalidRequestError
 from tests.support.worker_host import digest_config
 from worker.actor import actor_environment
 from worker.build_tiers import num_blocks_of
-from worker.config import KvBytes, NumBlocks, RunnerKind
+from worker.config import AttentionKind, KvBytes, NumBlocks, Numerics, RunnerKind
 
 BAD: dict[str, tuple[str, dict[str, Any]]] = {
     "empty id": ("worker_id", {"worker_id": ""}),
@@ -43,6 +43,16 @@ BAD: dict[str, tuple[str, dict[str, Any]]] = {
     "no queue": ("max_waiting", {"max_waiting": 0}),
     "no threads": ("torch_threads", {"torch_threads": 0}),
     "negative time": ("digest_step_s", {"digest_step_s": -1.0}),
+    "fixed order of no additions": ("numerics", {"numerics": Numerics.DETERMINISTIC}),
+    "fixed order where there is none": (
+        "numerics",
+        {
+            "runner": RunnerKind.PAGED,
+            "model_folder": Path("/models/x"),
+            "numerics": Numerics.DETERMINISTIC,
+            "attention_backend": AttentionKind.GATHER,
+        },
+    ),
     "no number": ("digest_token_s", {"digest_token_s": float("nan")}),
 }
 
