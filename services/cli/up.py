@@ -78,6 +78,13 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         default=AuditMode.SAMPLED,
         help="use nothing that is cached: compute everything, and compare all that is cached with it (slow)",
     )
+    _add_computation_flags(parser)
+    parser.add_argument("--runner", choices=("paged", "digest"), default="paged", help=argparse.SUPPRESS)
+    parser.set_defaults(run=run)
+
+
+def _add_computation_flags(parser: argparse.ArgumentParser) -> None:
+    """How workers compute."""
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where models run")
     parser.add_argument(
         "--attention-backend",
@@ -99,8 +106,6 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         default="fast",
         help="greedy answers with the same bits whatever is cached and whatever runs beside them; a little slower",
     )
-    parser.add_argument("--runner", choices=("paged", "digest"), default="paged", help=argparse.SUPPRESS)
-    parser.set_defaults(run=run)
 
 
 def add_system_flags(parser: argparse.ArgumentParser) -> None:
