@@ -12,6 +12,7 @@ import torch
 from cache_store.block_files import BlockFiles
 from cache_store.clock import SystemClock
 from cache_store.domain import TenantId
+from cache_store.kv_layout import KvDtype
 from cache_store.transfers import HostStore, Load, Moves, TransferId
 from tests.support.runner_drivers import paged_driver, tokens
 from tests.support.step_driver import Driver, Track
@@ -20,9 +21,10 @@ from tests.support.transfer_plans import block_name, moving, spill
 from worker.block_copier import BlockCopier
 from worker.mover import Mover
 from worker.step_plan import RowFailure, SlotRef
-from worker.torch_runner.loader import LoadedModel
+from worker.torch_runner.loader import LoadedModel, with_kv_dtype
 from worker.transfers import BackgroundTransfers, DiskTier
 
+FLOAT32 = KvDtype.FLOAT32
 NUM_PROMPT = 48
 """Three blocks."""
 
@@ -87,13 +89,17 @@ class Bench:
 
 
 @pytest.fixture
-def bench_of(tiny: Callable[[str], LoadedModel], tmp_path: Path) -> Callable[[str], Bench]:
-    return lambda name: Bench(tiny(name), tmp_path)
+def bench_of(tiny: Callable[[str], LoadedModel], tmp_path: Path) -> Callable[[str, KvDtype], Bench]:
+    return lambda name, kv_dtype: Bench(with_kv_dtype(tiny(name), kv_dtype), tmp_path)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_logits_after_a_way_over_the_host_are_the_same(bench_of: Callable[[str], Bench], name: str) -> None:
-    bench = bench_of(name)
+@pytest.mark.parametrize(
+    ("name", "kv_dtype"), [*((name, FLOAT32) for name in NAMES), ("llama", KvDtype.INT8), ("gpt_oss", KvDtype.FLOAT8)]
+)
+def test_logits_after_a_way_over_the_host_are_the_same(
+    bench_of: Callable[[str, KvDtype], Bench], name: str, kv_dtype: KvDtype
+) -> None:
+    bench = bench_of(name, kv_dtype)
     before = bench.next_logits()
     bench.store()
     assert isinstance(bench.next_logits(), str)
@@ -105,9 +111,14 @@ def test_logits_after_a_way_over_the_host_are_the_same(bench_of: Callable[[str],
     bench.runner.transfers.close()
 
 
-@pytest.mark.parametrize("name", ["llama", "gpt_oss"])
-def test_logits_after_a_way_over_the_disk_are_the_same(bench_of: Callable[[str], Bench], name: str) -> None:
-    bench = bench_of(name)
+@pytest.mark.parametrize(
+    ("name", "kv_dtype"),
+    [("llama", FLOAT32), ("gpt_oss", FLOAT32), ("gpt_oss", KvDtype.INT8), ("llama", KvDtype.FLOAT8)],
+)
+def test_logits_after_a_way_over_the_disk_are_the_same(
+    bench_of: Callable[[str, KvDtype], Bench], name: str, kv_dtype: KvDtype
+) -> None:
+    bench = bench_of(name, kv_dtype)
     before = bench.next_logits()
     bench.store()
     spills = tuple(spill(number, number + 1, block_name(number, block_size=16)) for number in range(3))
@@ -121,8 +132,8 @@ def test_logits_after_a_way_over_the_disk_are_the_same(bench_of: Callable[[str],
     bench.runner.transfers.close()
 
 
-def test_blocks_of_a_scrubbed_host_slot_cannot_be_read(bench_of: Callable[[str], Bench]) -> None:
-    bench = bench_of("llama")
+def test_blocks_of_a_scrubbed_host_slot_cannot_be_read(bench_of: Callable[[str, KvDtype], Bench]) -> None:
+    bench = bench_of("llama", FLOAT32)
     bench.store()
     bench.runner.run(moving(Moves(host_scrubs=(2,))))
     bench.load((1, 2, 3))
