@@ -69,10 +69,8 @@ def _start(sides: dict[str, Side], arguments: argparse.Namespace, logs: Path) ->
         from tests.bench.engine.f32_gguf import prepare_f32_gguf
         from tests.bench.engine.llama import LlamaSide
 
-        python = arguments.llama.absolute() / "bin" / "python"
-        sides["llama.cpp"] = LlamaSide(
-            python, prepare_f32_gguf(default_cache_dir()), threads, arguments.wait_policy, logs / "llama.log"
-        )
+        gguf, log = prepare_f32_gguf(default_cache_dir()), logs / "llama.log"
+        sides["llama.cpp"] = LlamaSide(arguments.llama.absolute(), gguf, threads, arguments.wait_policy, log)
     if "transformers" in peers:
         command = transformers_command(folder, threads, arguments.wait_policy)
         sides["transformers"] = ProcessSide("transformers", command, logs / "transformers.log")
