@@ -127,18 +127,23 @@ class Allocator:
     def place_alone(self, sequence: Sequence, num_reused: int) -> bool:
         """Gives a sequence of an idle engine blocks for all its tokens, of which at most `num_reused` are reused.
 
-        False, and nothing has changed, where its tenant has no room for it without others' blocks.
+        False, and nothing has changed, where its tenant has no room for it without others' blocks, and without those of
+        its own that its request's prompt would hit.
         """
-        domain = sequence.owner.domain
+        domain, prompt = sequence.owner.domain, sequence.owner.request.prompt
+        kept = self._pool.match_and_pin(domain, prompt, count(prompt)).pinned
         match = self._pool.match_and_pin(domain, sequence.prefix, num_reused)
         if match.partial is not None:
             self._pool.release(match.pinned)
             match = self._pool.match_and_pin(domain, sequence.prefix, len(match.blocks) * self._block_size)
-        if not self._pool.audit.make_room(domain, self.blocks_for(sequence.num_tokens) - len(match.blocks)):
+        num_new = self.blocks_for(sequence.num_tokens) - len(match.blocks)
+        has_room = self._pool.audit.make_room(domain, num_new)
+        if has_room:
+            self._take(sequence, match, 0)
+        else:
             self._pool.release(match.pinned)
-            return False
-        self._take(sequence, match, 0)
-        return True
+        self._pool.release(kept)
+        return has_room
 
     def make_room(self, sequence: Sequence) -> bool:
         """Makes sure that the next token has a slot of its own; False where the pool has none."""

@@ -115,7 +115,7 @@ class Audits:
         request = EngineRequest(
             key=RequestKey(-next(self._keys)),
             domain=sample.domain,
-            prompt=tokens,
+            prompt=sample.tokens,
             sampling=_NO_SAMPLING,
             num_samples=1,
             cache_mode=CacheMode.READ_WRITE,

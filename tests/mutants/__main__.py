@@ -14,13 +14,14 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.mutants.audits import AUDITS
 from tests.mutants.catalogue import MUTANTS, Mutant
 from tests.mutants.disk import SEALED
 from tests.mutants.lower import TIERS
 from tests.mutants.moves import MOVES
 from tests.mutants.purges import PURGES
 
-ALL = (*MUTANTS, *PURGES, *TIERS, *MOVES, *SEALED)
+ALL = (*MUTANTS, *PURGES, *TIERS, *MOVES, *SEALED, *AUDITS)
 ROOT = Path(__file__).parents[2]
 TESTS_FAILED = 1
 """pytest's exit status where tests ran and failed; other non-zero ones mean that nothing was proven."""

@@ -193,16 +193,19 @@ def test_what_is_gone_meanwhile_is_skipped() -> None:
 
 
 def test_no_other_tenants_block_makes_room() -> None:
-    bench = Bench(num_blocks=20, draw=always)
-    bench.answer(PROMPT[:41], sampling(1), domain=GLOBEX)
-    bench.answer(PROMPT[:41], sampling(1), domain=GLOBEX)
+    bench = Bench(num_blocks=24, draw=always)
+    shares = {TierKind.DEVICE: TierShare(0.5, 1.0)}
+    bench.engine.set_quotas(QuotaTable(1, MappingProxyType({ACME.tenant: TenantQuota(MappingProxyType(shares))})))
+    bench.answer(PROMPT, sampling(1), domain=GLOBEX)
+    bench.answer(range(300, 317), sampling(1))
+    bench.answer(range(500, 537), sampling(1))
+    assert bench.engine.load().used_blocks == 23, "one block is left, and GLOBEX would be the first to pay for another"
+    bench.answer(range(500, 537), sampling(1))
     bench.run_idle()
-    bench.answer(range(300, 337), sampling(1))  # the pool is full now
-    bench.answer(range(300, 337), sampling(1))
-    before = cached(bench, PROMPT, GLOBEX)
-    assert before > 0
-    bench.run_idle()
-    assert cached(bench, PROMPT, GLOBEX) == before
+    assert counts(bench).checked_blocks > 0
+    assert cached(bench, PROMPT, GLOBEX) == 40
+    assert cached(bench, range(500, 537)) == 36
+    assert cached(bench, range(300, 317)) < 16, "its own went"
 
 
 def test_without_room_nothing_is_checked() -> None:
