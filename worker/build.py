@@ -64,8 +64,10 @@ def _build_paged(config: WorkerConfig) -> Runner:
         model = with_kv_dtype(model, KvDtype(config.kv_dtype.value))
     geometry = model.geometry(BLOCK_SIZE)
     sizes = sizes_of(config, geometry)
+    tolerance: float | None = None
     if config.numerics is Numerics.DETERMINISTIC:
         attention = deterministic_attention(model, threads, config.cache_dir)
+        tolerance = 0.0  # what is computed again has the same bits
     else:
         attention = choose_attention(config.attention_backend, model, threads, config.cache_dir)
     tiers = build_tiers(config, geometry.bytes_per_block)
@@ -80,6 +82,7 @@ def _build_paged(config: WorkerConfig) -> Runner:
         make_blocks=blocks_maker(attention),
         make_graphs=graphs_maker(attention, model.device, config.max_num_sequences),
         num_slots=sizes.num_slots,
+        tolerance=tolerance,
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Protocol
 
 import torch
@@ -70,6 +71,7 @@ class PagedRunner:
         make_graphs: MakeGraphs | None = None,
         num_slots: tuple[int, ...] | None = None,
         make_blocks: MakeBlocks | None = None,
+        tolerance: float | None = None,
     ) -> None:
         """`fill` is what unwritten and scrubbed slots hold: NaN in tests, so that a read of one shows.
 
@@ -77,10 +79,12 @@ class PagedRunner:
         `make_graphs` records steps of decoding rows over the pools; None: every step is launched as it comes.
         `make_blocks` makes what copies and scrubs blocks of the pools; None: they do it themselves.
         `num_slots` per group, as `cache_store/pool_sizes.py` says; None: one for every block.
+        `tolerance` by which keys and values that are computed again may differ; None: as their type rounds.
         """
         torch.set_num_threads(num_threads)
         self._model = model
-        self._info = model.info(block_size)
+        info = model.info(block_size)
+        self._info = info if tolerance is None else replace(info, tolerance=tolerance)
         self._adapters = AdapterSet(model.module)
         self._attention = attention
         self._observer = observer

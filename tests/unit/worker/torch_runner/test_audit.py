@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 from random import Random
 
 import pytest
@@ -15,12 +16,15 @@ from cache_store.clock import SystemClock
 from cache_store.kv_layout import GroupShape, KvDtype
 from cache_store.tokens import pack
 from cache_store.usage import AuditCounts
+from tests.support.compilers import needs_compiler
 from tests.support.engines import ACME, sampling
-from tests.support.tiny_models import NAMES, VOCAB_SIZE
+from tests.support.tiny_models import NAMES, VOCAB_SIZE, kernel_cache, load_tiny
 from worker.engine import Engine
 from worker.engine_config import EngineConfig
 from worker.requests import CacheMode, EngineRequest, RequestKey
 from worker.step_plan import SlotCompare, StepPlan, StepResult
+from worker.torch_runner.attention_backend import AttentionBackend
+from worker.torch_runner.deterministic import deterministic_attention
 from worker.torch_runner.fastest import fastest_attention
 from worker.torch_runner.loader import LoadedModel, with_kv_dtype
 from worker.torch_runner.paged import PagedRunner
@@ -42,8 +46,16 @@ class Noted(PagedRunner):
 class Bench:
     """An engine over a tiny model whose pools are poisoned."""
 
-    def __init__(self, model: LoadedModel, budget: int, mode: AuditMode = AuditMode.SAMPLED) -> None:
-        self.runner = Noted(model, 200, fastest_attention(model), 4, fill=math.nan)
+    def __init__(
+        self,
+        model: LoadedModel,
+        budget: int,
+        mode: AuditMode = AuditMode.SAMPLED,
+        attention: AttentionBackend | None = None,
+        tolerance: float | None = None,
+    ) -> None:
+        backend = attention or fastest_attention(model)
+        self.runner = Noted(model, 200, backend, 4, fill=math.nan, tolerance=tolerance)
         self.runner.differences = []
         config = EngineConfig(num_step_tokens=budget, num_max_sequences=8, audit=mode)
         self.engine = Engine(self.runner, SystemClock(), config, draw=lambda: 0.0)
@@ -107,6 +119,32 @@ def test_quantising_raises_no_alarm_and_damage_does(dtype: KvDtype, tiny: Callab
     bench.submit(prompts[0])
     bench.run()
     scales[bench.slots(prompts[0], 2)[0], 1, 2] *= 2
+    bench.submit(prompts[0])
+    with capture_logs():
+        bench.run()
+    assert bench.counts.mismatches == 1
+
+
+@needs_compiler
+def test_with_fixed_numerics_every_bit_counts(tmp_path: Path) -> None:
+    model = load_tiny("llama", tmp_path)
+    attention = deterministic_attention(model, 1, kernel_cache(tmp_path))
+    random = Random(7)
+    bench = Bench(model, 24, attention=attention, tolerance=0.0)
+    prompts = [[random.randrange(3, VOCAB_SIZE) for _ in range(60)]]
+    for _ in range(8):
+        known = random.choice(prompts)
+        start = random.randrange(len(known))
+        prompts.append([*known[:start], *(random.randrange(3, VOCAB_SIZE) for _ in range(random.randrange(1, 40)))])
+        for prompt in random.sample(prompts, min(3, len(prompts))):
+            bench.submit(prompt)
+        bench.run()
+    assert bench.counts.checked_blocks > 50
+    assert set(bench.runner.differences) == {0.0}
+    bench.submit(prompts[0])
+    bench.run()
+    keys = bench.runner.pools.groups[0].keys
+    keys[bench.slots(prompts[0], 2)[0], 1, 2, 1, 7] *= 1 + 2**-23
     bench.submit(prompts[0])
     with capture_logs():
         bench.run()
