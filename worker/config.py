@@ -62,6 +62,10 @@ class AttentionKind(StrEnum):
     """The compiled kernel for CPUs."""
     TRITON = "triton"
     """The kernels for NVIDIA GPUs."""
+    FLASHINFER = "flashinfer"
+    """The package of that name, for 16-bit models on GPUs."""
+    VARLEN = "varlen"
+    """torch's FlashAttention, for 16-bit models on GPUs."""
     GATHER = "gather"
     """Plain torch, on any device."""
 

@@ -88,7 +88,7 @@ def _add_computation_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto", help="where models run")
     parser.add_argument(
         "--attention-backend",
-        choices=("auto", "native", "triton", "gather"),
+        choices=("auto", "native", "triton", "flashinfer", "varlen", "gather"),
         default="auto",
         help="what attends to cached keys and values (default: the fastest that model and device allow)",
     )
