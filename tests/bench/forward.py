@@ -1,5 +1,7 @@
 """Our own kernels against transformers' modules, in one runner each on one model: steps of decoding, and prefill.
 
+The third way is what --deterministic costs: the fused forward has one order of additions anyway, its attention has not.
+
     python -m tests.bench.forward [--threads 2] [--rounds 15] [--contexts 1024 4096] [--batches 1 8 32] [--prefill 1024]
 
 SmolLM2. Every round measures the reading of 256 MiB by as many threads (the roofline), then each case by both forwards.
@@ -22,8 +24,11 @@ import torch
 from tests.bench.figures import conditions, median_ratio, percentile, spread
 from worker.model_files.digests import default_cache_dir
 from worker.step_plan import Draw, Row, SequenceId, StepPlan
+from worker.torch_runner.attention_backend import Order
+from worker.torch_runner.compiler import find_compiler
 from worker.torch_runner.fastest import fastest_attention
 from worker.torch_runner.loader import LoadedModel, load_model
+from worker.torch_runner.native_attention import NativeAttention
 from worker.torch_runner.paged import PagedRunner
 from worker.torch_runner.prepare import prepare_smollm2
 
@@ -114,7 +119,7 @@ def report(model: LoadedModel, reads: list[float], times: dict[str, Times]) -> d
         print(f"\n{name}")
         for forward, seconds in by_forward.items():
             ratio = median_ratio(seconds, by_forward["modules"])
-            line = f"  {forward:8} {spread(seconds)}  {ratio:5.2f} × modules"
+            line = f"  {forward:13} {spread(seconds)}  {ratio:5.2f} × modules"
             size = bytes_read(model, name)
             if size:
                 shares = (size / speed / min(seconds), size / speed / percentile(seconds, 0.5))
@@ -141,8 +146,12 @@ def main() -> None:
     fused = load_model(prepare_smollm2(default_cache_dir(), print), num_threads=arguments.threads)
     blocks = -(-max(*arguments.contexts, arguments.prefill) // BLOCK_SIZE)
     runners = {}
-    for name, model in (("modules", replace(fused, fused=None)), ("fused", fused)):
-        attention = fastest_attention(model, arguments.threads)
+    fast = fastest_attention(fused, arguments.threads)
+    ways = {"modules": (replace(fused, fused=None), fast), "fused": (fused, fast)}
+    if (compiler := find_compiler()) is not None:
+        fixed = NativeAttention(compiler, default_cache_dir(), arguments.threads, Order.FIXED)
+        ways["deterministic"] = (fused, fixed)
+    for name, (model, attention) in ways.items():
         num_blocks = blocks * max(arguments.batches)
         runners[name] = PagedRunner(model, num_blocks, attention, BLOCK_SIZE, num_threads=arguments.threads)
     plans = cases(arguments.batches, arguments.contexts, arguments.prefill, blocks)
