@@ -44,7 +44,7 @@ def check_slots(size: WindowSize, slots: Sequence[Slot], free: Sequence[int], in
         assert slot.block.slots[size.group] == number, "a block does not know its slot"
         assert slot.root == slot.block.root, "a slot has another domain's block"
         assert slot.tenant == slot.block.tenant
-        num_held += slot.ref_count > 0 and not slot.num_locks
+        num_held += slot.ref_count > 0
         assert slot.ref_count or slot.num_locks or slot.block in in_tree, "a slot is cached that nothing can find"
     assert num_held <= size.num_held, "sequences hold more slots than they can"
 

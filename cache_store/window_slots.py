@@ -72,6 +72,7 @@ class WindowSlots:
             slot.ref_count += 1
             if slot.ref_count == 1 and not slot.num_locks:
                 self._leave_cache(block.slots[self.group])
+        self._settle()
 
     def note_hit(self, blocks: Iterable[Block]) -> None:
         """A request goes on from the slots of the blocks, which it holds."""
@@ -94,6 +95,7 @@ class WindowSlots:
                 cached.append(number)
         if cached:
             self._keep(cached, worth)
+            self._settle()
 
     def move(self, block: Block, there: Block) -> None:
         """The block `there` has equal contents and is kept in place of `block`, with whatever holds on its slot."""
@@ -115,6 +117,7 @@ class WindowSlots:
         target.num_locks += slot.num_locks
         slot.ref_count = slot.num_locks = 0
         self._release(number)
+        self._settle()
 
     # for pins and loads
 
@@ -176,6 +179,7 @@ class WindowSlots:
                 slot.num_locks -= 1
             else:
                 self._unlock(number, slot.tenant)
+        self._settle()
 
     # for the pool
 
@@ -189,6 +193,7 @@ class WindowSlots:
             if not slot.ref_count and not slot.num_locks:
                 self._leave_cache(number)
                 self._release(number)
+        self._settle()
 
     def set_quotas(self, quotas: QuotaTable) -> None:
         """Other quotas from now on; what is cached beyond them goes."""
@@ -358,6 +363,11 @@ class WindowSlots:
             for due in charges(missing, self._ledger.present, Need(account, num)):
                 self._evict(due.payer, due.num_blocks)
         return num
+
+    def _settle(self) -> None:
+        """Places may have come free."""
+        if self._ledger.has_strict:
+            self._give_back()
 
     def _give_back(self) -> None:
         """Gives strict tenants what others have of their guarantees."""

@@ -197,6 +197,8 @@ class Allocator:
             if there is not block:
                 sequence.replace_block(index, there)
         sequence.num_committed = max(first, end)
+        if self._holds is not None:
+            self._holds.note_branches(sequence, first)
 
     def release(self, sequence: Sequence, interruption: str = INTERRUPTED) -> None:
         """Gives back all that a sequence holds; how it ended tells what becomes of the blocks."""

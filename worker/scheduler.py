@@ -294,7 +294,7 @@ class Scheduler:
             self._expect(sequence, self._now_s)
             sequence.flight = find_flight(sequence, sequence.num_expected, queue.running, self._block_size)
             if sequence.flight is not None:
-                sequence.flight.leader.awaited.add(sequence.flight.num_blocks)
+                sequence.flight.leader.marks.add(sequence.flight.num_blocks)
                 num_flown = sequence.flight.num_blocks * self._block_size
                 sequence.num_expected = min(num_flown, sequence.num_tokens - 1)
         return sequence.flight is not None

@@ -111,7 +111,6 @@ class Sequence:
 
     __slots__ = (
         "_tokens",
-        "awaited",
         "blocks",
         "cached_by_tier",
         "copy_from",
@@ -125,6 +124,7 @@ class Sequence:
         "is_stopped",
         "last_token",
         "loaded",
+        "marks",
         "num_cached",
         "num_committed",
         "num_computed",
@@ -163,8 +163,8 @@ class Sequence:
         """Per window group: it holds the slots of the blocks from the one to the other."""
         self.has_moved = False
         """Whether its tables are not those of its holds any more."""
-        self.awaited: set[int] = set()
-        """Numbers of blocks up to which others wait for it."""
+        self.marks: set[int] = set()
+        """Numbers of blocks up to which others are likely to share its prefix."""
         self.reserved: list[Block] = []
         """Held for tokens that are still to come."""
         self.copy_from: PartialMatch | None = None
@@ -299,7 +299,7 @@ class Sequence:
         self.prefix = self.tokens(0, self.num_tokens)
         self.num_computed = self.num_committed = self.num_swap_ins = 0
         self.loaded.clear()
-        self.awaited.clear()
+        self.marks.clear()
         assert self.is_at_rest, "it was released before"
 
     def add_blocks(self, blocks: tuple[Block, ...]) -> None:

@@ -55,6 +55,12 @@ class WindowHolds:
             self._write_table(sequence, place)
         sequence.has_moved = False
 
+    def note_branches(self, sequence: Sequence, first: int) -> None:
+        """The sequence's blocks from `first` on stand in the tree: where others go on, more are likely to."""
+        for number in range(max(1, first), sequence.num_committed + 1):
+            if len(sequence.blocks[number - 1].children) > 1:
+                sequence.marks.add(number)
+
     def slide(self, sequence: Sequence) -> None:
         """Lets go of what the sequence's next token reads no more."""
         num_full = sequence.num_computed // self._block_size
@@ -120,9 +126,9 @@ class WindowHolds:
         slots.let_go(sequence.blocks[start:stop], Worth.PASSED)
 
     def _marks(self, sequence: Sequence) -> list[int]:
-        """Numbers of blocks, in order: the end of the prompt, and where those go on that wait for the sequence."""
+        """Numbers of blocks, in order: the end of the prompt, and where others go on, or will that wait for it."""
         end = count(sequence.owner.request.prompt) // self._block_size
-        return sorted({end, *sequence.awaited})
+        return sorted({end, *sequence.marks})
 
     def _write_table(self, sequence: Sequence, place: int) -> None:
         group = self._windows.groups[place].group

@@ -12,6 +12,7 @@ import torch
 
 from cache_store.errors import CorruptDataError
 from cache_store.kv_layout import GroupShape, KvDtype
+from cache_store.pool_sizes import ABSENT
 from tests.support.transfer_plans import store
 from worker.block_copier import ArrayCopier, BlockCopier, ByteArray
 from worker.slow_copier import SlowCopier
@@ -134,6 +135,20 @@ def test_a_block_comes_back_from_a_buffer_bit_by_bit(bench: Bench) -> None:
     bench.copier.fill(buffer, (0, 0))
     bench.copier.fill(memoryview(buffer), (5, 5))
     assert bench.device(0, 0) == bench.device(5, 5) == wanted
+
+
+def test_a_group_without_a_slot_gets_nothing_and_leaves_nothing(bench: Bench) -> None:
+    first = len(bench.device(0))
+    bench.copier.store((store(2, 3, 3),))
+    bench.copier.store((store(2, 1, ABSENT),))
+    assert bench.host(2)[:first] == bench.device(1)
+    assert bench.host(2)[first:] == bench.poison[first:], "what was there before is overwritten"
+    before = [bench.device(slot, slot)[first:] for slot in range(NUM_BLOCKS)]
+    bench.copier.begin_loads()
+    bench.copier.load(2, (5, ABSENT))
+    bench.copier.fill(bench.host(2), (4, ABSENT))
+    assert bench.device(5) == bench.device(4) == bench.device(1)
+    assert [bench.device(slot, slot)[first:] for slot in range(NUM_BLOCKS)] == before
 
 
 def test_only_the_slots_that_are_named_change(bench: Bench) -> None:

@@ -62,7 +62,7 @@ class WindowSlotsMachine(RuleBasedStateMachine):
         ]
 
     def _num_running(self) -> int:
-        return sum(self.held[block] > 0 and not self.locked[block] for block in self.blocks)
+        return sum(num > 0 for num in self.held.values())
 
     def _scrub(self) -> None:
         for slot in self.slots.take_scrubs():
@@ -105,7 +105,7 @@ class WindowSlotsMachine(RuleBasedStateMachine):
     def hold(self, data: st.DataObject, hits: bool) -> None:
         known = [block for block in self.blocks if block.slots[0] != ABSENT and block.parent is not None]
         is_room = self._num_running() < self.size.num_held
-        known = known if is_room else [block for block in known if self.held[block] or self.locked[block]]
+        known = known if is_room else [block for block in known if self.held[block]]
         if known:
             block = data.draw(st.sampled_from(known))
             self.slots.hold((block,))

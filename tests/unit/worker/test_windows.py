@@ -114,6 +114,16 @@ def test_a_hit_on_the_common_beginning_stays_when_two_requests_branch_off() -> N
     assert other.cached_tokens == len(LONG)
 
 
+def test_a_common_beginning_is_protected_once_it_is_seen_to_be_common() -> None:
+    bench = make_bench(num_cached=24, num_blocks=600)
+    common = LONG[:40]
+    for number in range(2):
+        answer = bench.answer([*common, *range(200 + 60 * number, 260 + 60 * number)], sampling(max_tokens=1))
+        assert answer.cached_tokens == 0, "nobody knew, and its window is gone"
+        bench.answer(range(400 + number, 800 + number), sampling(max_tokens=1))
+    assert bench.answer([*common, 7], sampling(max_tokens=1)).cached_tokens == 40
+
+
 def test_requests_that_wait_for_a_common_beginning_find_its_window() -> None:
     bench = make_bench(num_cached=12)
     keys = [bench.submit([*LONG[:64], 300 + at, *range(200, 260)], sampling(max_tokens=2)) for at in range(4)]
@@ -191,6 +201,20 @@ def test_a_pin_whose_window_does_not_fit_is_refused() -> None:
     with pytest.raises(LimitExceededError, match=r"no room for one more; unpin others"):
         bench.engine.pins.pin(other)
     bench.engine.check_invariants()
+
+
+def test_slots_that_change_domain_are_overwritten_first() -> None:
+    bench = make_bench()
+    bench.answer(LONG)
+    written = bench.written_slots()
+    num_plans = len(bench.runner.plans)
+    bench.answer(range(200, 290), domain=GLOBEX)
+    for plan in bench.runner.plans[num_plans:]:
+        scrubbed = {(scrub.group, scrub.slot) for scrub in plan.scrubs}
+        targets = {(1, slot) for row in plan.rows for slot in row.written_slots(1, BLOCK)}
+        assert targets & written <= scrubbed
+        written -= targets
+    assert any(scrub.group == 1 for plan in bench.runner.plans[num_plans:] for scrub in plan.scrubs)
 
 
 def test_a_purge_overwrites_the_slots_of_windows() -> None:
