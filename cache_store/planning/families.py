@@ -211,6 +211,28 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
             head_norm=HeadNorm.ALL_HEADS,
         ),
         "granite": _LLAMA,
+        "granitemoe": Family(
+            biases=_ATTENTION_BIAS, experts=ExpertFields("num_local_experts", width="intermediate_size")
+        ),
+        "ministral": Family(defaults={"num_key_value_heads": 8, "sliding_window": 4096}, windows=WindowRule.ALL),
+        "ministral3": Family(defaults={"num_key_value_heads": 8, "head_dim": 128}, windows=WindowRule.ALL),
+        "arcee": replace(_LLAMA, is_gated=False),
+        "ernie4_5": Family(
+            defaults={"num_key_value_heads": 2, "head_dim": 128, "tie_word_embeddings": True, "use_bias": False},
+            biases=MappingProxyType({"use_bias": (Part.QKV, Part.OUT, Part.MLP)}),
+        ),
+        "exaone4": Family(
+            defaults={"sliding_window": 4096, "sliding_window_pattern": 4},
+            windows=WindowRule.ALL_BUT_EVERY,
+            head_norm=HeadNorm.PER_HEAD,
+        ),
+        "cohere": Family(
+            defaults={"tie_word_embeddings": True},
+            biases=_ATTENTION_BIAS,
+            head_norm=HeadNorm.ALL_HEADS,
+            head_norm_field="use_qk_norm",
+            num_norms=1,
+        ),
         "cohere2": Family(
             defaults={"tie_word_embeddings": True, "sliding_window": 4096, "sliding_window_pattern": 4},
             windows=WindowRule.ALL_BUT_EVERY,
@@ -226,6 +248,10 @@ FAMILIES: Mapping[str, Family] = MappingProxyType(
                 "no_rope_layer_interval": 4,
             },
             windows=WindowRule.WITHOUT_ROPE,
+        ),
+        "glm": Family(
+            defaults={"head_dim": 128, "num_key_value_heads": 2, "attention_bias": True},
+            biases=MappingProxyType({"attention_bias": (Part.QKV,)}),
         ),
         "glm4": Family(
             defaults={"head_dim": 128, "num_key_value_heads": 2, "attention_bias": True},

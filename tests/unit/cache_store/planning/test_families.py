@@ -41,6 +41,7 @@ _LATENT: dict[str, object] = {
 _LOCAL: dict[str, object] = {"num_local_experts": 4, "num_experts_per_tok": 2}
 _OWN: dict[str, dict[str, object]] = {
     "mixtral": _LOCAL,
+    "granitemoe": _LOCAL,
     "gpt_oss": _LOCAL,
     "qwen2_moe": {
         "num_experts": 4,
