@@ -19,7 +19,7 @@ from tests.support import published_configs as published
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"model_type": "mamba2"}, "'mamba2' are not known to the planner; known are cohere2, deepseek_v2"),
+        ({"model_type": "mamba2"}, "'mamba2' are not known to the planner; known are arcee, cohere, cohere2"),
         ({"model_type": None}, "has no model_type"),
         ({"hidden_size": None}, "has no hidden_size; add it"),
         ({"num_hidden_layers": 0}, "num_hidden_layers is 0; it is at least 1"),
