@@ -80,7 +80,7 @@ def _build_paged(config: WorkerConfig) -> Runner:
         num_host_blocks=tiers.num_host_blocks,
         make_mover=tiers.make_mover,
         make_blocks=blocks_maker(attention),
-        make_graphs=graphs_maker(attention, model.device, config.max_num_sequences),
+        make_graphs=graphs,
         num_slots=sizes.num_slots,
         tolerance=tolerance,
     )

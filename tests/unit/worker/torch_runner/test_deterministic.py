@@ -16,6 +16,7 @@ from cache_store.adapter_files import read_adapter
 from cache_store.clock import SystemClock
 from cache_store.errors import InvalidRequestError, PreconditionError
 from cache_store.policies.choice import PolicyKind
+from cache_store.registry import WorkerId
 from cache_store.tokens import pack
 from cache_store.usage import CachedTokens
 from tests.proof.drive import LogitsTap
@@ -27,6 +28,8 @@ from tests.support.runner_drivers import tokens
 from tests.support.step_driver import Driver, Track
 from tests.support.tiny_models import kernel_cache, load_tiny
 from worker.block_copier import BlockCopier
+from worker.build import build_runner
+from worker.config import NumBlocks, Numerics, WorkerConfig
 from worker.engine import Engine
 from worker.engine_config import EngineConfig
 from worker.mover import Mover
@@ -221,3 +224,25 @@ def test_the_trial_finds_what_depends_on_the_batch(tmp_path: Path) -> None:
     model = load_tiny("gemma2", tmp_path)
     with pytest.raises(PreconditionError, match="other bits"):
         check_batches(model, fastest_attention(model, 1, kernel_cache(tmp_path)), 1)
+
+
+@pytest.mark.parametrize("numerics", Numerics)
+def test_a_worker_is_built_as_it_was_told(fixed: Callable[[str], Fixed], tmp_path: Path, numerics: Numerics) -> None:
+    model, _ = fixed("llama")
+    config = WorkerConfig(
+        worker_id=WorkerId("w0"),
+        model_name="llama",
+        redis_url="redis://127.0.0.1:1",
+        cluster_key=b"k" * 32,
+        pool=NumBlocks(8),
+        model_folder=model.folder.path,
+        cache_dir=kernel_cache(tmp_path),
+        numerics=numerics,
+    )
+    runner = build_runner(config)
+    adapter = read_adapter(write_adapter(tmp_path / "adapter", load_tiny("llama", tmp_path), seed=3))
+    if numerics is Numerics.FAST:
+        runner.prepare_adapter(adapter)
+    else:
+        with pytest.raises(InvalidRequestError, match="--deterministic"):
+            runner.prepare_adapter(adapter)
