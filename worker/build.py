@@ -52,7 +52,7 @@ def _build_paged(config: WorkerConfig) -> Runner:
     from worker.torch_runner.attention_choice import choose_attention  # imports torch
     from worker.torch_runner.deterministic import deterministic_attention
     from worker.torch_runner.loader import load_model, with_kv_dtype
-    from worker.torch_runner.paged import PagedRunner
+    from worker.torch_runner.paged import MakeGraphs, PagedRunner
     from worker.torch_runner.triton_choice import blocks_maker, graphs_maker
 
     assert config.model_folder is not None, "checked by WorkerConfig"
@@ -65,11 +65,13 @@ def _build_paged(config: WorkerConfig) -> Runner:
     geometry = model.geometry(BLOCK_SIZE)
     sizes = sizes_of(config, geometry)
     tolerance: float | None = None
+    graphs: MakeGraphs | None = None
     if config.numerics is Numerics.DETERMINISTIC:
         attention = deterministic_attention(model, threads, config.cache_dir)
-        tolerance = 0.0  # what is computed again has the same bits
+        tolerance = 0.0  # what is computed again has the same bits; recorded steps are not what was tried
     else:
         attention = choose_attention(config.attention_backend, model, threads, config.cache_dir)
+        graphs = graphs_maker(attention, model.device, config.max_num_sequences)
     tiers = build_tiers(config, geometry.bytes_per_block)
     return PagedRunner(
         model,
