@@ -158,7 +158,9 @@ class Allocator:
         """Sequences get slots of window groups for the tokens that the step computes of each: there always are some."""
         if self._holds is not None:
             for sequence, num_tokens in chosen:
-                self._holds.open(sequence, sequence.num_computed + num_tokens)
+                end = self.blocks_for(sequence.num_computed + num_tokens)
+                if sequence.has_moved or end > sequence.held_to[0]:
+                    self._holds.open(sequence, end)
 
     def fork(self, trunk: Sequence, samples: tuple[int, ...], identifier: SequenceId) -> Sequence:
         """A sequence that shares the trunk's full blocks and will copy its partial last one."""
@@ -184,7 +186,8 @@ class Allocator:
         sequence.num_computed += num_computed
         if sequence.owner.may_commit:
             self._commit_full(sequence)
-        if self._holds is not None:
+        has_filled = num_computed > 1 or sequence.num_computed % self._block_size == 0
+        if has_filled and self._holds is not None:
             self._holds.slide(sequence)
 
     def _commit_full(self, sequence: Sequence) -> None:
@@ -197,7 +200,7 @@ class Allocator:
             if there is not block:
                 sequence.replace_block(index, there)
         sequence.num_committed = max(first, end)
-        if self._holds is not None:
+        if self._holds is not None and end > first:
             self._holds.note_branches(sequence, first)
 
     def release(self, sequence: Sequence, interruption: str = INTERRUPTED) -> None:

@@ -42,9 +42,8 @@ class WindowHolds:
             sequence.held_from[place], sequence.held_to[place] = min(first, len(match.blocks)), len(match.blocks)
             self._write_table(sequence, place)
 
-    def open(self, sequence: Sequence, stop: int) -> None:
-        """Slots for what a step writes that computes the sequence's tokens up to `stop`."""
-        end = -(-stop // self._block_size)
+    def open(self, sequence: Sequence, end: int) -> None:
+        """Slots for what a step writes to the sequence's blocks up to `end`."""
         for place, slots in enumerate(self._windows.groups):
             if end > sequence.held_to[place]:
                 for block in sequence.blocks[sequence.held_to[place] : end]:
