@@ -270,6 +270,10 @@ inline void attend_rows(const Context& c, const Tile<E>& tile, int key_head, con
       for (int j = 0; j < tile.count; j++) weights[j] *= Element<E>::unit * tile.value_scales[j][key_head];
   }
   int d = 0;
+  if (!Element<E>::scaled)  // memory is read in longer pieces, which is worth more than loading each value once
+    for (; d + 8 * LANES <= l.value_width; d += 8 * LANES)
+      for (int r = 0; r < R; r++)
+        weigh<1, 8>(acc + r, factors + r, scores + r * kStreamTile, tile.values, tile.count, value_at, d);
   for (; d + 4 * LANES <= l.value_width; d += 4 * LANES)
     weigh<R, 4>(acc, factors, scores, tile.values, tile.count, value_at, d);
   for (; d < l.value_width; d += LANES) weigh<R, 1>(acc, factors, scores, tile.values, tile.count, value_at, d);
