@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from typing import Protocol
 
@@ -95,7 +96,7 @@ class PagedRunner:
         self.copier = make_copier(self.pools, num_host_blocks)
         """Has the host pool; only to be looked at."""
         self._mover = DeviceOnly() if make_mover is None else make_mover(self.copier)
-        with torch.inference_mode():
+        with torch.inference_mode(), on_device(model.device):
             self.graphs = None if make_graphs is None else make_graphs(model, self.pools)
             """Only to be looked at."""
 
@@ -127,7 +128,8 @@ class PagedRunner:
     @torch.inference_mode()
     def run(self, plan: StepPlan) -> StepResult:
         try:
-            return self._run(plan)
+            with on_device(self._model.device):
+                return self._run(plan)
         except BaseException:
             self._mover.give_up(plan)
             raise
@@ -154,3 +156,8 @@ class PagedRunner:
                 return logits
         attention = self._attention.begin(self.pools, batch)
         return forward(self._model, attention, batch.token_ids, batch.positions, batch.drawing_tokens, adapters)
+
+
+def on_device(device: torch.device) -> AbstractContextManager[object]:
+    """Makes a GPU the one that launches of this thread go to."""
+    return torch.cuda.device(device) if device.type == "cuda" else nullcontext()

@@ -36,14 +36,26 @@ def padded(width: int) -> int:
     return max(16, power_of_two(width))
 
 
+_LIGHT = Tiling(16, 16, 4, 1)
+
+
+def _is_heavy(key_dim: int, element_bytes: int) -> bool:
+    """Whether products are taken outside of tensor cores, and of wide heads: larger tiles would not fit registers."""
+    return element_bytes > 2 and padded(key_dim) > 128
+
+
 def decode_tiling(group: int, key_dim: int, element_bytes: int) -> Tiling:
     """For rows of one token, whose keys are read once and hardly computed with."""
+    if _is_heavy(key_dim, element_bytes):
+        return _LIGHT
     keys = 64 if padded(key_dim) * element_bytes <= 256 else 32
     return Tiling(min(64, max(16, power_of_two(group))), keys, 4, 3 if element_bytes <= 2 else 2)
 
 
 def prefill_tiling(key_dim: int, element_bytes: int) -> Tiling:
     """For rows of many tokens."""
+    if _is_heavy(key_dim, element_bytes):
+        return _LIGHT
     if element_bytes > 2:
         return Tiling(32, 32, 4, 1)
     return Tiling(128, 64, 8, 2) if padded(key_dim) <= 128 else Tiling(64, 32, 4, 2)
@@ -65,4 +77,6 @@ FIXED_SPLIT = 2048
 
 def fixed_tiling(key_dim: int, element_bytes: int) -> Tiling:
     """For all rows alike."""
+    if _is_heavy(key_dim, element_bytes):
+        return _LIGHT
     return Tiling(64, 64 if padded(key_dim) <= 128 else 32, 4, 2) if element_bytes <= 2 else Tiling(32, 32, 4, 1)

@@ -21,7 +21,7 @@ from worker.torch_runner.loader import LoadedModel, ModelDtype, with_kv_dtype
 from worker.torch_runner.paged import PagedRunner
 from worker.torch_runner.triton_choice import blocks_maker
 
-NUM_TOKENS = 3
+NUM_TOKENS = 2
 LAYER_TYPES = ["sliding_attention", "full_attention"]
 LONG = tuple(tokens(40, 1))
 PROMPTS = (LONG, tuple(tokens(9, 2)), (*LONG[:24], *tokens(7, 3)))
