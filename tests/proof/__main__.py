@@ -19,11 +19,16 @@ from tests.proof.cases import BLOCK_SIZE, NUM_TOKENS, SMOLLM2, TINY_MODELS, Case
 from tests.proof.compare import MAX_LOGIT_DIFFERENCE, compare
 from tests.proof.memory import check_memory
 from tests.proof.reference import Reference
+from tests.proof.zoo import PROMPTS, Courses
+from tests.support.reference import generate
+from tests.support.zoo import FAMILIES, zoo_model
 from worker.model_files.digests import default_cache_dir
-from worker.torch_runner.loader import load_model
+from worker.torch_runner.loader import LoadedModel, load_model
 from worker.torch_runner.prepare import prepare_smollm2
 
 THREADS = 2
+ZOO = "zoo"
+"""All architectures of `tests/support/zoo.py`."""
 
 
 def prove(case: Case) -> int:
@@ -51,9 +56,33 @@ def prove(case: Case) -> int:
     return len(problems + wrong)
 
 
+def prove_zoo(name: str, folder: Path) -> int:
+    """Prints one architecture's line; returns the number of problems."""
+    model = load_model(zoo_model(name, folder), cache_dir=folder / "cache")
+    expected = [generate(model, prompt, NUM_TOKENS) for prompt in PROMPTS]
+    courses = Courses(model, expected, folder / f"{name}-disk").run()
+    largest = max(course.logit_difference for course in courses)
+    print(f"  {name:20} {kind_of(model):42} {largest:.1e}  {', '.join(course.name for course in courses)}", flush=True)
+    problems = [f"{course.name}: {problem}" for course in courses for problem in course.problems]
+    for problem in problems:
+        print(f"  WRONG: {problem}")
+    return len(problems)
+
+
+def kind_of(model: LoadedModel) -> str:
+    """Its attention in words."""
+    first = model.layers[0]
+    if first.latent_dim:
+        return f"latents of {first.latent_dim}"
+    heads = f"{first.num_query_heads} heads of {first.num_kv_heads} keys"
+    windows = {layer.window for layer in model.layers}
+    reach = "" if windows == {0} else ", sliding" if 0 not in windows else ", sliding and full"
+    return heads + reach + (", softcap" if first.softcap else "") + (", sinks" if first.num_sinks else "")
+
+
 def main() -> int:
     """Runs the cases named on the command line, or all."""
-    names = (*TINY_MODELS, SMOLLM2)
+    names = (*TINY_MODELS, SMOLLM2, ZOO)
     parser = argparse.ArgumentParser(prog="python -m tests.proof", description=__doc__)
     parser.add_argument("models", nargs="*", help=", ".join(names))
     chosen = parser.parse_args().models or names
@@ -70,6 +99,12 @@ def main() -> int:
         for name in chosen:
             if name == SMOLLM2:
                 case = smollm2_case(prepare_smollm2(default_cache_dir(), print))
+            elif name == ZOO:
+                print(
+                    f"\n{len(FAMILIES)} architectures, {len(PROMPTS)} prompts each, largest logit difference, courses"
+                )
+                num_problems += sum(prove_zoo(family, Path(folder) / ZOO) for family in FAMILIES)
+                continue
             else:
                 case = tiny_case(name, Path(folder))
             num_problems += prove(case)

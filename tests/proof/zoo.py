@@ -18,6 +18,7 @@ from cache_store.block_files import BlockFiles
 from cache_store.clock import ManualClock, SystemClock
 from cache_store.policies.choice import PolicyKind
 from cache_store.tokens import pack
+from cache_store.transfers import Load, Moves, TransferResult
 from cache_store.usage import CachedTokens
 from tests.proof.drive import LogitsTap, Observed
 from tests.support.domains import make_domain
@@ -43,8 +44,8 @@ _CONFIG = EngineConfig(num_step_tokens=CHUNK, num_max_sequences=4, eviction_poli
 _LONG = tuple(tokens(61, 1))
 PROMPTS = (_LONG, tuple(tokens(9, 2)), (*_LONG[:44], *tokens(7, 3)))
 """The third parts from the first inside a block."""
-_OTHERS = (tuple(tokens(70, 4)), tuple(tokens(70, 5)))
-"""Run between two runs of the prompts, so that their blocks leave the device."""
+_OTHER_LENGTH = 96
+"""Of prompts that run between two runs of the others, so that their blocks leave the device."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,34 +75,38 @@ class Courses:
         roomy = sum(self._num_blocks) + 8
         warm = _Engine(self._model, roomy)
         cold, again = warm.generate(PROMPTS, self._num_new), warm.generate(PROMPTS, self._num_new)
-        scarce = _Engine(self._model, max(self._num_blocks) + 4)
+        scarce = _Engine(self._model, max(self._num_blocks) + 2)
         pressed = scarce.generate(PROMPTS, self._num_new)
         return [
             self._course("cold", cold, ""),
             self._course("warm", again, "" if min(each.device for each in warm.cached[-3:]) else "nothing was cached"),
             self._course("preempted", pressed, "" if scarce.num_preemptions else "nothing was preempted"),
-            self._tiered("host", roomy, 0),
-            self._tiered("disk", 8, roomy),
+            self._tiered("host", 2 * roomy, 0),
+            self._tiered("disk", 16, 2 * roomy),
         ]
 
     def _tiered(self, name: str, num_host: int, num_disk: int) -> Course:
         """The prompts again, after others have taken their blocks of the device."""
-        movers: list[Mover] = []
+        movers: list[_Counted] = []
 
         def make(copier: BlockCopier) -> Mover:
             disk = None
             if num_disk:
                 files = BlockFiles(self._folder / name, copier.block_bytes, num_disk)
                 disk = DiskTier(files, num_disk, files.close)
-            movers.append(BackgroundTransfers(copier, disk, SystemClock()))
+            movers.append(_Counted(copier, disk, SystemClock()))
             return movers[0]
 
-        engine = _Engine(self._model, max(self._num_blocks) + 1, num_host, make)
+        num_blocks = sum(self._num_blocks) + 2
+        engine = _Engine(self._model, num_blocks, num_host, make)
+        room = (num_blocks + (num_host if num_disk else 0)) * BLOCK_SIZE
+        others = [tuple(tokens(_OTHER_LENGTH, 10 + number)) for number in range(-(-room // _OTHER_LENGTH))]
         try:
-            for prompt in (*PROMPTS, *_OTHERS):
+            for prompt in (*PROMPTS, *others):
                 engine.generate((prompt,), 1)
-                engine.settle()
-            outputs = [engine.generate((prompt,), self._num_new)[0] for prompt in PROMPTS]
+                while movers[0].num_begun:  # what is written in the background
+                    engine.poll()
+            outputs = engine.generate(PROMPTS, self._num_new)
             found = sum(each.disk if num_disk else each.host for each in engine.cached[-len(PROMPTS) :])
         finally:
             movers[0].close()
@@ -122,6 +127,25 @@ class Courses:
         if not largest <= MAX_LOGIT_DIFFERENCE:
             problems.append(f"logits differ by {largest:.1e}")
         return Course(name, num_equal, largest, tuple(problems))
+
+
+class _Counted(BackgroundTransfers):
+    """Knows how many writes and loads have not ended."""
+
+    num_begun = 0
+
+    def move(self, moves: Moves) -> None:
+        self.num_begun += len(moves.spills)
+        super().move(moves)
+
+    def load(self, loads: Sequence[Load]) -> None:
+        self.num_begun += len(loads)
+        super().load(loads)
+
+    def finished(self) -> tuple[TransferResult, ...]:
+        results = super().finished()
+        self.num_begun -= len(results)
+        return results
 
 
 class _Engine:
@@ -166,11 +190,10 @@ class _Engine:
         self._engine.check_invariants()
         return [self._seen[key] for key in keys]
 
-    def settle(self) -> None:
-        """Lets what is written in the background come to its end."""
-        for _ in range(20):
-            time.sleep(0.001)
-            self._engine.poll()
+    def poll(self) -> None:
+        """Takes note of what has ended in the background, if anything."""
+        time.sleep(0.0005)
+        self._engine.poll()
 
     def _step(self) -> None:
         outputs = self._engine.step()

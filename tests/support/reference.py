@@ -25,6 +25,7 @@ class Reference:
 def generate(model: LoadedModel, prompt: Sequence[int], num_tokens: int) -> Reference:
     """Exactly `num_tokens` greedy tokens; the end-of-sequence token is not treated differently from others."""
     module = model.module
+    module.generation_config.eos_token_id = None  # else it fills in where another configuration tells none
     module.set_attn_implementation("eager")
     try:
         output = module.generate(

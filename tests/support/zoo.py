@@ -1,4 +1,4 @@
-"""One tiny model of every architecture that is served: random weights, sizes that are alike, quirks that are its own."""
+"""One tiny model of every architecture that is served: random weights, sizes alike, quirks of its own."""
 
 from __future__ import annotations
 
@@ -163,4 +163,4 @@ def zoo_config(name: str, special: dict[str, object]) -> PretrainedConfig:
     kinds = list(dict.fromkeys(getattr(defaults, "layer_types", None) or ()))
     if kinds:
         sizes["layer_types"] = [kinds[index % len(kinds)] for index in range(NUM_LAYERS)]
-    return AutoConfig.for_model(name, **{key: value for key, value in sizes.items() if key in told}, **special)
+    return AutoConfig.for_model(name, **{key: value for key, value in sizes.items() if key in told} | special)

@@ -15,8 +15,15 @@ _REASONS = {
     "linear_attention": "linear attention keeps a running state instead of keys and values per token",
     "chunked_attention": "chunked attention reads up to a chunk boundary, which no cache group describes",
     "indexed_attention": "sparse indexed attention needs keys of an indexer beside the cache",
+    "hybrid": "layers of two kinds in one keep a running state beside keys and values",
     "conv": "convolution layers keep a running state instead of keys and values per token",
 }
+_STATE = "it keeps a running state instead of keys and values per token"
+_POSITION_BIAS = "its attention adds a bias per distance (ALiBi) to the scores, which the cache's attention does not"
+_BY_TYPE = {"rwkv": _STATE, "xlstm": _STATE, "bloom": _POSITION_BIAS, "mpt": _POSITION_BIAS}
+"""Architectures whose configuration tells nothing of what is in the way."""
+_OTHER_MEDIA = ("text_config", "vision_config", "audio_config", "audio_encoder_config", "vq_config")
+"""Parts of a configuration that only models of more than text have."""
 _LENGTH_DEPENDENT_ROPE = frozenset({"dynamic", "longrope"})
 """RoPE variants whose keys depend on how long the sequence became later; equal to others up to the original length."""
 
@@ -56,7 +63,11 @@ def _reason_against(config: Mapping[str, object]) -> str | None:
         return "some of its layers read the keys and values of other layers"
     if config.get("use_bidirectional_attention"):
         return "its attention looks ahead, so that a prefix does not determine its keys and values"
-    return _layer_reason(config.get("layer_types"))
+    if any(config.get(part) for part in _OTHER_MEDIA):
+        return "it reads more than text, and only its text would be served; save its language model as a folder"
+    if config.get("alibi"):
+        return _POSITION_BIAS
+    return _BY_TYPE.get(str(config.get("model_type"))) or _layer_reason(config.get("layer_types"))
 
 
 def _layer_reason(layer_types: object) -> str | None:

@@ -21,6 +21,8 @@ def choose_attention(
     kind: AttentionKind, model: LoadedModel, num_threads: int = 1, cache_dir: Path | None = None
 ) -> AttentionBackend:
     """Raises PreconditionError, with the reason, where a back end was asked for that cannot be had."""
+    if model.latents and kind in (AttentionKind.NATIVE, AttentionKind.TRITON):
+        raise PreconditionError(f"the {kind} kernels do not read cached latents yet; leave out --attention-backend")
     match kind:
         case AttentionKind.AUTO:
             return fastest_attention(model, num_threads, cache_dir)

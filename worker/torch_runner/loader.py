@@ -153,6 +153,7 @@ def load_model(
     dtype = dtype or preferred_dtype(place, getattr(config, "dtype", None))
     facts = _facts(config)
     check_supported(facts)
+    _check_replaceable(config)
     length = max_model_len(facts)
     torch.set_num_threads(num_threads)
     hook.register()
@@ -217,24 +218,28 @@ def check_device(device: str, dtype: ModelDtype) -> torch.device:
 
 
 def _resolve_config(folder: ModelFolder) -> PretrainedConfig:
-    """config.json with the defaults of its class, for an architecture that the hook can serve."""
+    """config.json with the defaults of its class, which is one of causal language models."""
     try:
         config = AutoConfig.from_pretrained(folder.path, local_files_only=True, trust_remote_code=False)
     except (ValueError, KeyError, OSError, TypeError, AttributeError, StrictDataclassError) as error:
         raise InvalidRequestError("model", f"{folder.path / 'config.json'} is not understood: {error}") from error
     if type(config) not in MODEL_FOR_CAUSAL_LM_MAPPING:
         raise InvalidRequestError("model", f"models of type {config.model_type!r} are no causal language models")
+    return config
+
+
+def _facts(config: PretrainedConfig) -> Mapping[str, object]:
+    """The resolved configuration as a mapping, with what many classes only tell when they are asked."""
+    told = {name: getattr(config, name, None) for name in ("max_position_embeddings", "layer_types")}
+    return {**config.to_dict(), **told}
+
+
+def _check_replaceable(config: PretrainedConfig) -> None:
     model_class = MODEL_FOR_CAUSAL_LM_MAPPING[type(config)]
     if not getattr(model_class, "_supports_attention_backend", False):
         raise InvalidRequestError(
             "model", f"models of type {config.model_type!r} are not served: their attention cannot be replaced"
         )
-    return config
-
-
-def _facts(config: PretrainedConfig) -> Mapping[str, object]:
-    """The resolved configuration as a mapping, the length of the model under its usual name."""
-    return {**config.to_dict(), "max_position_embeddings": getattr(config, "max_position_embeddings", None)}
 
 
 def _load_module(
