@@ -12,7 +12,7 @@ from cache_store.errors import InvalidRequestError
 from tests.support.worker_host import digest_config
 from worker.actor import actor_environment
 from worker.build_tiers import num_blocks_of
-from worker.config import AttentionKind, KvBytes, NumBlocks, Numerics, RunnerKind
+from worker.config import AttentionKind, KvBytes, KvChoice, NumBlocks, Numerics, RunnerKind
 
 BAD: dict[str, tuple[str, dict[str, Any]]] = {
     "empty id": ("worker_id", {"worker_id": ""}),
@@ -23,6 +23,7 @@ BAD: dict[str, tuple[str, dict[str, Any]]] = {
     "another scheme": ("redis_url", {"redis_url": "http://user:secret@host"}),
     "short key": ("cluster_key", {"cluster_key": b"k"}),
     "paged without a folder": ("model_folder", {"runner": RunnerKind.PAGED}),
+    "quantised keys of no model": ("kv_dtype", {"kv_dtype": KvChoice.INT8}),
     "digest with a folder": ("model_folder", {"model_folder": Path("/models/x")}),
     "device": ("device", {"device": "tpu"}),
     "port": ("listen_port", {"listen_port": 65_536}),
