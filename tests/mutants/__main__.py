@@ -14,6 +14,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+from tests.mutants.adapters import ADAPTERS
 from tests.mutants.audits import AUDITS
 from tests.mutants.catalogue import MUTANTS, Mutant
 from tests.mutants.disk import SEALED
@@ -22,7 +23,7 @@ from tests.mutants.moves import MOVES
 from tests.mutants.purges import PURGES
 from tests.mutants.windows import WINDOW_GROUPS
 
-ALL = (*MUTANTS, *PURGES, *TIERS, *MOVES, *SEALED, *AUDITS, *WINDOW_GROUPS)
+ALL = (*MUTANTS, *PURGES, *TIERS, *MOVES, *SEALED, *AUDITS, *WINDOW_GROUPS, *ADAPTERS)
 ROOT = Path(__file__).parents[2]
 TESTS_FAILED = 1
 """pytest's exit status where tests ran and failed; other non-zero ones mean that nothing was proven."""

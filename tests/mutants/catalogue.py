@@ -29,10 +29,10 @@ MUTANTS = (
         "position",
         "tokens after the prompt are computed at position 0",
         "worker/torch_runner/paged.py",
-        "forward(self._model, attention, batch.token_ids, batch.positions, batch.drawing_tokens)",
+        "forward(self._model, attention, batch.token_ids, batch.positions, batch.drawing_tokens, adapters)",
         "forward(\n            self._model,\n            attention,\n            batch.token_ids,\n"
         "            batch.positions * [index >= batch.num_decode_rows for index in range(len(batch.positions))],\n"
-        "            batch.drawing_tokens,\n        )",
+        "            batch.drawing_tokens,\n            adapters,\n        )",
         f"{PARITY}::test_paged_equals_generate_in_mixed_batches",
     ),
     Mutant(
@@ -322,8 +322,8 @@ MUTANTS = (
         "plan-that-waited",
         "a request that waited while its partition was purged asks for what was purged",
         "services/router/planning.py",
-        "if known.tenant.fence == plan.known.tenant.fence:",
-        "if known.tenant.id == plan.known.tenant.id:",
+        "if known.tenant.fence == plan.known.tenant.fence and model == plan.model:",
+        "if known.tenant.id == plan.known.tenant.id and model == plan.model:",
         "tests/unit/services/router/test_planning.py::test_a_plan_that_waited_asks_for_the_new_domain",
     ),
     Mutant(
