@@ -131,7 +131,10 @@ def _child(module: nn.Module, name: str) -> nn.Module:
 
 
 def _weight(module: nn.Module) -> Tensor:
-    return module.get_parameter("weight")
+    try:
+        return module.get_parameter("weight")
+    except AttributeError as error:
+        raise UnfitError(f"{type(module).__name__} has no weight") from error
 
 
 def _layers(base: nn.Module) -> list[nn.Module]:

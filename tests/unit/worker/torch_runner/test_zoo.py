@@ -15,7 +15,7 @@ from worker.torch_runner.loader import load_model
 COMMON = (
     *("llama", "qwen2", "qwen3", "qwen3_moe", "mixtral", "phi3", "gpt2", "gpt_bigcode", "mistral", "gemma", "gemma2"),
     *("gemma3_text", "gpt_oss", "deepseek_v2", "deepseek_v3", "olmo3", "granite", "starcoder2", "cohere2", "smollm3"),
-    "glm4",
+    *("glm4", "nanochat"),
 )
 """Of every kind of attention at least one; the others are proven by `make proof`."""
 
