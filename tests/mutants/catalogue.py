@@ -79,8 +79,8 @@ MUTANTS = (
         "copied-heads",
         "a key and value head is kept for every query head",
         "worker/torch_runner/pools.py",
-        "size = (num_blocks, len(shape.layers), 2, block_size, shape.num_kv_heads, shape.head_dim)",
-        "size = (num_blocks, len(shape.layers), 2, block_size, 3 * shape.num_kv_heads, shape.head_dim)",
+        "(num_slots, shape.bytes_per_block(block_size, dtype)), dtype=torch.uint8",
+        "(num_slots, 3 * shape.bytes_per_block(block_size, dtype)), dtype=torch.uint8",
         "tests/integration/test_tiny_proof.py::test_bytes_of_the_tensors_are_those_of_the_formula",
     ),
     Mutant(

@@ -41,6 +41,7 @@ def test_a_load_that_was_overtaken_by_another_one_changes_nothing() -> None:
     assert second is not None
     replica.finish_load(first, read)
     replica.abandon_load(first)
+    replica.check_invariants()
     assert not replica.knows(TAG, WORKER)
     replica.finish_load(second, BLOCKS[:2])
     assert replica.counts(TAG, CHAIN, [WORKER]) == {WORKER: 2}

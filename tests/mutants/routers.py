@@ -1,0 +1,59 @@
+"""Known errors of routers: the copy of the index, prompts on their way, answers that go on, explanations."""
+
+from __future__ import annotations
+
+from tests.mutants.catalogue import Mutant
+
+REPLICA = "tests/integration/test_index_replica.py"
+UNIT = "tests/unit/services/router"
+
+ROUTERS = (
+    Mutant(
+        "unnoticed-gap",
+        "entries of a stream that are missing are not noticed",
+        "cache_store/redis_replica.py",
+        "elif entry.before != (follower.mark or _NO_MARK):",
+        'elif entry.before == b"never":',
+        f"{REPLICA}::test_entries_that_were_trimmed_before_they_were_read_make_it_begin_anew",
+    ),
+    Mutant(
+        "old-copy",
+        "a copy that was not polled for long answers as if it were current",
+        "cache_store/redis_replica.py",
+        "return now_s - self.polled_s <= FRESH_S",
+        "return now_s - self.polled_s <= 1e9",
+        f"{REPLICA}::test_a_copy_that_was_not_polled_for_a_second_asks_the_script",
+    ),
+    Mutant(
+        "overtaken-load",
+        "what an older load has read counts for a newer one",
+        "cache_store/index_replica.py",
+        "return self._domains.get(load.domain_tag, {}).get(load.incarnation) is load.held",
+        "return load.incarnation in self._domains.get(load.domain_tag, {})",
+        "tests/unit/cache_store/test_index_replica.py::test_a_load_that_was_overtaken_by_another_one_changes_nothing",
+    ),
+    Mutant(
+        "everybodys-burst",
+        "prompts on their way count for every domain",
+        "services/router/speculations.py",
+        "newest = self._newest.get((domain_tag, incarnation))",
+        "newest = next((held for (_, each), held in self._newest.items() if each == incarnation), None)",
+        f"{UNIT}/test_speculations.py::test_leading_blocks_count_for_their_domain_and_worker_only",
+    ),
+    Mutant(
+        "repeated-tokens",
+        "tokens that had come before a worker was lost come again",
+        "services/router/carried.py",
+        "self._to_skip = [0 if len(self._tokens) == 1 else len(tokens) for tokens in self._tokens]",
+        "self._to_skip = [0 for _ in self._tokens]",
+        f"{UNIT}/test_carried.py::test_several_samples_are_made_again_and_what_came_is_skipped",
+    ),
+    Mutant(
+        "other-tokens",
+        "a worker that makes other tokens than those that went out is followed",
+        "services/router/carried.py",
+        "if tokens[start : start + skipped] != made.tokens[:skipped]:",
+        "if len(tokens) < start:",
+        f"{UNIT}/test_carried.py::test_a_worker_that_makes_other_tokens_is_not_followed",
+    ),
+)
