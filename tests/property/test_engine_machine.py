@@ -258,7 +258,7 @@ class EngineMachine(RuleBasedStateMachine):
             return
         prompt = PackedTokens(data.draw(st.sampled_from(tokens)))
         standing = self.bench.engine._pool.audit.standing(self._domain(place), prompt, count(prompt))
-        loose = [block for block in standing if not block.ref_count]
+        loose = [block for block in standing if not block.ref_count and max(block.slots) >= 0]
         if loose:
             slots = data.draw(st.sampled_from(loose)).slots
             group = data.draw(st.sampled_from([group for group, slot in enumerate(slots) if slot >= 0]))

@@ -21,7 +21,7 @@ def choose_attention(
     kind: AttentionKind, model: LoadedModel, num_threads: int = 1, cache_dir: Path | None = None
 ) -> AttentionBackend:
     """Raises PreconditionError, with the reason, where a back end was asked for that cannot be had."""
-    if model.latents and kind in (AttentionKind.NATIVE, AttentionKind.TRITON):
+    if model.latents and kind is AttentionKind.NATIVE:
         raise PreconditionError(f"the {kind} kernels do not read cached latents yet; leave out --attention-backend")
     match kind:
         case AttentionKind.AUTO:
