@@ -2,7 +2,8 @@
 
 Pure state. Whoever feeds it (`cache_store/redis_replica.py`) applies every change of an incarnation in order from a
 moment before a domain is loaded: then it does not matter at which moment the load was read, since the last change of a
-digest decides and is applied last. Domains that were not asked for longest go first. A hint like the index itself.
+digest decides and is applied last. Domains that were not asked for longest go first, but for one that is too large
+itself: it goes alone, and is not loaded again. A hint like the index itself.
 """
 
 from __future__ import annotations
@@ -22,6 +23,10 @@ MAX_DIGESTS = 1_000_000
 
 MAX_DOMAINS = 20_000
 """Also of domains of which nothing is held: a tenant may name as many partitions as it likes."""
+
+
+MAX_REFUSED = 1_024
+"""Domains that are remembered as too large."""
 
 
 class _Held:
@@ -52,6 +57,13 @@ class IndexReplica:
         self._max_domains = max_domains
         self._domains: OrderedDict[DomainTag, dict[Incarnation, _Held]] = OrderedDict()
         self._num_digests = 0
+        self._refused: OrderedDict[DomainTag, None] = OrderedDict()
+        """Too large, until they shrink by a purge or an incarnation goes."""
+
+    @property
+    def max_domain_digests(self) -> int:
+        """A domain with more gives way to all others, where there is not room for all."""
+        return self._max_digests // 2
 
     @property
     def num_digests(self) -> int:
@@ -84,7 +96,12 @@ class IndexReplica:
         return found
 
     def begin_load(self, domain_tag: DomainTag, incarnation: Incarnation) -> ReplicaLoad | None:
-        """Changes from now on count for what will be loaded. None where it is known or being loaded already."""
+        """Changes from now on count for what will be loaded.
+
+        None where it is known or being loaded already, and where the domain is too large.
+        """
+        if domain_tag in self._refused:
+            return None
         domain = self._domains.setdefault(domain_tag, {})
         if incarnation in domain:
             return None
@@ -105,6 +122,11 @@ class IndexReplica:
             self._apply(held, change)
         self._bound(load.domain_tag)
 
+    def refuse_load(self, load: ReplicaLoad) -> None:
+        """It is too large to be read."""
+        if self._is_on(load):
+            self._refuse(load.domain_tag)
+
     def abandon_load(self, load: ReplicaLoad) -> None:
         """It could not be read; does nothing where it has ended."""
         if self._is_on(load) and load.held.changes is not None:
@@ -113,6 +135,8 @@ class IndexReplica:
     def apply(self, incarnation: Incarnation, changes: Iterable[StreamedChange]) -> None:
         """Changes of an incarnation, in order; those of domains that nobody asked for are nothing to this replica."""
         for change in changes:
+            if change.change is BlockChange.CLEARED:
+                self._refused.pop(change.domain_tag, None)
             held = self._domains.get(change.domain_tag, {}).get(incarnation)
             if held is None:
                 continue
@@ -126,6 +150,7 @@ class IndexReplica:
         """Nothing that is known of the incarnation counts any more."""
         for domain_tag in [tag for tag, domain in self._domains.items() if incarnation in domain]:
             self._remove(domain_tag, incarnation)
+        self._refused.clear()
 
     def check_invariants(self) -> None:
         """Raises AssertionError where the books do not agree."""
@@ -135,6 +160,8 @@ class IndexReplica:
         assert all(self._domains.values()), "an empty domain is kept"
         assert self._num_digests <= self._max_digests
         assert len(self._domains) <= self._max_domains
+        assert not self._refused.keys() & self._domains.keys()
+        assert len(self._refused) <= MAX_REFUSED
 
     def _is_on(self, load: ReplicaLoad) -> bool:
         return self._domains.get(load.domain_tag, {}).get(load.incarnation) is load.held
@@ -150,14 +177,21 @@ class IndexReplica:
         self._num_digests += len(held.digests) - before
 
     def _bound(self, newest: DomainTag) -> None:
-        """Forgets domains until what is left fits; `newest` last, and it too where it alone is too large."""
+        """Forgets domains until what is left fits: `newest` alone where it is too large, else the others first."""
         if self._num_digests <= self._max_digests:
             return
-        self._domains.move_to_end(newest)
-        for domain_tag in list(self._domains):
-            if self._num_digests <= self._max_digests:
-                return
-            self._remove_domain(domain_tag)
+        if sum(len(held.digests) for held in self._domains[newest].values()) > self.max_domain_digests:
+            self._refuse(newest)
+        else:
+            self._domains.move_to_end(newest)
+        while self._num_digests > self._max_digests:
+            self._remove_domain(next(iter(self._domains)))
+
+    def _refuse(self, domain_tag: DomainTag) -> None:
+        self._remove_domain(domain_tag)
+        self._refused[domain_tag] = None
+        if len(self._refused) > MAX_REFUSED:
+            self._refused.popitem(last=False)
 
     def _remove_domain(self, domain_tag: DomainTag) -> None:
         for incarnation in list(self._domains[domain_tag]):

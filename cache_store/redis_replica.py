@@ -164,21 +164,29 @@ class ReplicaIndexReader:
         if begun is None:
             return
         try:
-            digests = await self._members(blocks_key(domain_tag, incarnation))
-            self.replica.finish_load(begun, digests)
+            digests = await self._members(blocks_key(domain_tag, incarnation), self.replica.max_domain_digests)
+            if digests is None:
+                self.replica.refuse_load(begun)
+            else:
+                self.replica.finish_load(begun, digests)
         except REDIS_ERRORS as error:
             _log.info("index_load_failed", reason=str(error))
         finally:
             self.replica.abandon_load(begun)
 
-    async def _members(self, key: str) -> list[bytes]:
-        """Of a set that changes meanwhile: whoever is in it all the time, and of the others some."""
+    async def _members(self, key: str, num_most: int) -> list[bytes] | None:
+        """Of a set that changes meanwhile: whoever is in it all the time, and of the others some.
+
+        None where there are more than `num_most`.
+        """
         members: list[bytes] = []
         cursor = b"0"
         while True:
             match await self._session.call(("SSCAN", key, cursor, "COUNT", LOAD_PORTION), LOAD_DEADLINE_S):
                 case [bytes(cursor), [*found]]:
                     members += _texts(found)
+                    if len(members) > num_most:
+                        return None
                 case other:
                     raise RedisCallError(f"SSCAN answers {type(other).__name__}")
             if cursor == b"0":

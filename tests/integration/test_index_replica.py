@@ -13,6 +13,7 @@ from cache_store.departures import Departures
 from cache_store.domain import DomainTag
 from cache_store.events import BlockChange, BlockEvent
 from cache_store.index import Incarnation, IndexReader, IndexUnavailableError
+from cache_store.index_replica import IndexReplica
 from cache_store.redis_index import MAX_STREAM_ENTRIES, RedisIndexReader, RedisIndexWriter
 from cache_store.redis_keys import changes_key
 from cache_store.redis_replica import FRESH_S, MAX_ENTRIES_PER_POLL, ReplicaIndexReader
@@ -180,6 +181,17 @@ async def test_large_domains_are_loaded_in_portions(bench: Bench, monkeypatch: p
     await bench.store(1_500)
     await bench.follow()
     assert await bench.ask(1_600) == (1_500, False)
+
+
+async def test_a_domain_that_is_too_large_is_left_to_the_script(bench: Bench) -> None:
+    replica = ReplicaIndexReader(
+        bench.reading, bench.script, lambda: (ONE, TWO), bench.clock, bench.departures, IndexReplica(max_digests=100)
+    )
+    await bench.store(60)
+    await replica.poll()
+    await replica.load(TAG, ONE)
+    assert (replica.stats.num_domains, replica.stats.num_digests) == (0, 0)
+    assert await replica.lookup(TAG, packed(80), [ONE]) == {ONE: 60}
 
 
 async def test_what_was_known_is_told_when_the_store_is_away(bench: Bench) -> None:

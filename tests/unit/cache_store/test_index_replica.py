@@ -48,19 +48,36 @@ def test_a_load_that_was_overtaken_by_another_one_changes_nothing() -> None:
 
 
 def test_the_domain_that_was_not_asked_for_longest_goes_first() -> None:
-    replica = IndexReplica(max_digests=5)
+    replica = IndexReplica(max_digests=8)
     loaded(replica, TAG, 2)
-    loaded(replica, OTHER, 2)
+    loaded(replica, OTHER, 5)
     assert replica.counts(TAG, CHAIN, [WORKER]) == {WORKER: 2}
     replica.apply(WORKER, [StreamedChange(TAG, BlockChange.STORED, b"".join(BLOCKS[2:4]))])
     assert (replica.knows(TAG, WORKER), replica.knows(OTHER, WORKER)) == (True, False)
     replica.check_invariants()
 
 
-def test_a_domain_that_does_not_fit_is_not_kept() -> None:
-    replica = IndexReplica(max_digests=3)
-    loaded(replica, TAG, 4)
-    assert (replica.num_domains, replica.num_digests) == (0, 0)
+def test_a_domain_that_is_too_large_goes_alone_and_is_not_loaded_again() -> None:
+    replica = IndexReplica(max_digests=5)
+    loaded(replica, OTHER, 2)
+    loaded(replica, TAG, 3)
+    replica.apply(WORKER, [StreamedChange(TAG, BlockChange.STORED, BLOCKS[3])])
+    assert (replica.knows(TAG, WORKER), replica.knows(OTHER, WORKER)) == (False, True)
+    assert replica.begin_load(TAG, WORKER) is None
+    replica.check_invariants()
+    replica.apply(WORKER, [StreamedChange(TAG, BlockChange.CLEARED, b"")])
+    loaded(replica, TAG, 0)
+    assert replica.knows(TAG, WORKER)
+
+
+def test_a_load_of_too_much_takes_nothing_from_others() -> None:
+    replica = IndexReplica(max_digests=5)
+    loaded(replica, OTHER, 2)
+    begun = replica.begin_load(TAG, WORKER)
+    assert begun is not None
+    replica.refuse_load(begun)
+    assert (replica.num_domains, replica.num_digests) == (1, 2)
+    assert replica.begin_load(TAG, WORKER) is None
 
 
 def test_domains_are_bounded_also_where_nothing_is_held() -> None:
