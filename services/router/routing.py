@@ -1,9 +1,9 @@
 """Chooses a worker: a pure function over a snapshot.
 
-Drops workers of another model, excluded, draining or too small ones, then takes the least of
-`queue seconds + ROUTE_WEIGHT x seconds to compute what is not cached`; a strict tenant's request goes to the first of
-them in the order of `services/router/rendezvous.py`, whatever the cost. The terms of every candidate are part of the
-result. Knows no index, no network and no clock.
+Drops workers of another model, excluded, draining or too small ones, then takes the least cost: the seconds until the
+first token, and once more RECOMPUTE_WEIGHT x the seconds that a usual worker needs for what is not cached. A strict
+tenant's request goes to the first of them in the order of `services/router/rendezvous.py`, whatever the cost. The terms
+of every candidate are part of the result. Knows no index, no network and no clock.
 """
 
 from __future__ import annotations
@@ -22,8 +22,9 @@ from cache_store.registry import RENEW_S, WorkerId, WorkerRecord
 from services.router.rendezvous import Affinity, in_order
 from services.router.room import Extent, fits, too_large
 
-ROUTE_WEIGHT = 6.0
-"""How much more a second of prefill costs than a second of queue: computing again also delays everybody behind."""
+RECOMPUTE_WEIGHT = 5.0
+"""What computing again costs others, beside this request: it delays everybody behind, and takes room. Counted at the
+mean speed of all candidates, so that a worker that measured itself a fifth quicker does not draw everything."""
 
 ASSUMED_PREFILL_TOKENS_PER_S = 1_000.0
 """For workers that have measured nothing yet, while no other worker has either."""
@@ -118,8 +119,8 @@ def choose(
     candidates = [view for view in usable if not view.suspected] or usable
     if not candidates:
         raise UnavailableError(f"no worker of model {request.model!r} can take the request now", RENEW_S)
-    assumed = _assumed_rate(candidates)
-    costs = [(_term(v, matched_tokens.get(v.record.incarnation, 0), request, assumed), v) for v in candidates]
+    mean_rate = _mean_rate(candidates)
+    costs = [(_term(v, matched_tokens.get(v.record.incarnation, 0), request, mean_rate), v) for v in candidates]
     return _cheapest(costs, rng) if request.affinity is None else _first(costs, request.affinity)
 
 
@@ -138,15 +139,15 @@ def _first(costs: list[tuple[RouteTerm, WorkerView]], affinity: Affinity) -> Rou
     return RouteChoice(ordered[0][1].record, tuple(term for term, _ in ordered), RouteRule.AFFINITY)
 
 
-def _term(view: WorkerView, matched: int, request: RouteRequest, assumed_rate: float) -> RouteTerm:
+def _term(view: WorkerView, matched: int, request: RouteRequest, mean_rate: float) -> RouteTerm:
     load = view.record.load
-    rate = load.prefill_tokens_per_s or assumed_rate
+    rate = load.prefill_tokens_per_s or mean_rate
     matched = min(matched, request.prompt_tokens - 1)
     queue_s = (load.queued_prefill_tokens + view.pending_prefill_tokens) / rate + _wait_for_place_s(view, request)
-    prefill_s = (request.prompt_tokens - matched) / rate
-    return RouteTerm(
-        view.record.worker_id, view.record.kv_format, matched, queue_s, prefill_s, queue_s + ROUTE_WEIGHT * prefill_s
-    )
+    uncached = request.prompt_tokens - matched
+    prefill_s = uncached / rate
+    cost = queue_s + prefill_s + RECOMPUTE_WEIGHT * uncached / mean_rate
+    return RouteTerm(view.record.worker_id, view.record.kv_format, matched, queue_s, prefill_s, cost)
 
 
 def _wait_for_place_s(view: WorkerView, request: RouteRequest) -> float:
@@ -157,6 +158,6 @@ def _wait_for_place_s(view: WorkerView, request: RouteRequest) -> float:
     return max(0, present - places) * view.request_s / places
 
 
-def _assumed_rate(candidates: Iterable[WorkerView]) -> float:
+def _mean_rate(candidates: Iterable[WorkerView]) -> float:
     measured = [rate for view in candidates if (rate := view.record.load.prefill_tokens_per_s) > 0]
     return sum(measured) / len(measured) if measured else ASSUMED_PREFILL_TOKENS_PER_S

@@ -15,7 +15,7 @@ from stemcache.v1 import inference_pb2 as pb
 
 from cache_store.tokens import unpack
 from services.cluster.valkey import EmbeddedValkey
-from services.router.routing import ROUTE_WEIGHT
+from services.router.routing import RECOMPUTE_WEIGHT
 from tests.support.redis_servers import server_named
 from tests.support.router_host import ADMIN_METADATA, MODEL, Cluster, running_cluster, tokens_request
 from worker.config import NumBlocks
@@ -204,7 +204,7 @@ async def test_the_operator_sees_the_record_with_the_terms(cluster: Cluster) -> 
     assert record.receive_time == answer.timings.receive_time
     (term,) = record.terms
     assert term.worker_id == "worker-0"
-    assert term.cost == pytest.approx(term.queue_s + ROUTE_WEIGHT * term.prefill_s)
+    assert term.cost == pytest.approx(term.queue_s + (1 + RECOMPUTE_WEIGHT) * term.prefill_s)
     with pytest.raises(grpc.aio.AioRpcError) as error:
         await cluster.record(cluster.globex, "mine")
     assert error.value.code() is grpc.StatusCode.NOT_FOUND

@@ -39,5 +39,7 @@ def test_it_measures_without_peers_and_says_so(tmp_path: Path) -> None:
     assert document["sides"]["stemcache"]["threads"] == 1
     (batch, _) = (raw["answer"]["cached"] for raw in document["raw"] if raw["row"] == "batch")
     cold, warm = batch
-    assert cold == [0, 64, 64], "requests at once compute what they share once"
+    by_chance = 2  # leading tokens that random prompts of a small vocabulary have in common with earlier ones
+    assert cold[0] <= by_chance, "nothing of a fresh prefix is there"
+    assert cold[1:] == [64, 64], "requests at once compute what they share once"
     assert warm == [64, 64, 64]

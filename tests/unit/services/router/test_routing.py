@@ -12,7 +12,7 @@ from cache_store.errors import InvalidRequestError, UnavailableError
 from cache_store.index import Incarnation
 from cache_store.registry import WorkerRecord
 from services.router.routing import (
-    ROUTE_WEIGHT,
+    RECOMPUTE_WEIGHT,
     RouteChoice,
     RouteRequest,
     WorkerView,
@@ -49,8 +49,14 @@ def test_the_terms_are_those_of_the_formula_best_first() -> None:
     choice = pick(view(worker_record("a")), view(queued(500, rate=2_000.0)), b=80)
     b, a = choice.terms
     assert (b.worker_id, b.matched_tokens, b.queue_s, b.prefill_s) == ("b", 80, 0.25, 0.01)
-    assert b.cost == pytest.approx(0.25 + ROUTE_WEIGHT * 0.01)
+    assert b.cost == pytest.approx(0.25 + 0.01 + RECOMPUTE_WEIGHT * 20 / 1_500.0)
     assert (a.worker_id, a.matched_tokens, a.queue_s, a.prefill_s) == ("a", 0, 0.0, 0.1)
+
+
+def test_a_worker_that_is_somewhat_quicker_does_not_draw_everything() -> None:
+    quicker = queued(100, rate=1_300.0)
+    assert pick(view(worker_record("a")), view(quicker)).worker.worker_id == "a", "its queue costs more than it saves"
+    assert pick(view(worker_record("a")), view(queued(0, rate=1_300.0))).worker.worker_id == "b"
 
 
 def test_the_last_prompt_token_is_always_computed() -> None:
