@@ -32,6 +32,9 @@ POLL_S = 0.1
 FRESH_S = 1.0
 """Age of the last poll up to which the copy answers alone."""
 
+AWAY_AFTER_S = 2.0
+"""Age of the last poll beyond which the store counts as out of reach."""
+
 POLL_DEADLINE_S = 0.5
 LOAD_DEADLINE_S = 1.0
 MAX_ENTRIES_PER_POLL = 256
@@ -78,8 +81,18 @@ class ReplicaStats:
     num_digests: int
     num_followed: int
     """Incarnations whose stream is read to its end."""
+    num_known: int
+    """Incarnations that live, as far as is known."""
     num_resyncs: int
     """Times that an incarnation was forgotten and loaded anew."""
+    num_copy_lookups: int
+    """That the copy answered alone."""
+    num_script_lookups: int
+    """For which the script was asked, and answered."""
+    num_failed_lookups: int
+    """For which it did not answer."""
+    is_reachable: bool
+    """Whether the store answered a poll lately."""
 
 
 class ReplicaIndexReader:
@@ -106,7 +119,8 @@ class ReplicaIndexReader:
         self._loads: dict[tuple[DomainTag, Incarnation], None] = {}
         """That wait, in order."""
         self._wake = asyncio.Event()
-        self._num_resyncs = 0
+        self._num_resyncs = self._num_copy = self._num_script = self._num_failed = 0
+        self._answered_s = clock.monotonic_s()
 
     @property
     def stats(self) -> ReplicaStats:
@@ -115,7 +129,12 @@ class ReplicaIndexReader:
             num_domains=self.replica.num_domains,
             num_digests=self.replica.num_digests,
             num_followed=sum(map(self._is_current, self._followers)),
+            num_known=len(self._followers),
             num_resyncs=self._num_resyncs,
+            num_copy_lookups=self._num_copy,
+            num_script_lookups=self._num_script,
+            num_failed_lookups=self._num_failed,
+            is_reachable=self._clock.monotonic_s() - self._answered_s <= AWAY_AFTER_S,
         )
 
     async def lookup(
@@ -128,12 +147,15 @@ class ReplicaIndexReader:
         now_s, followers = self._clock.monotonic_s(), self._followers
         doubtful = [each for each in incarnations if each not in known or not followers[each].is_current(now_s)]
         if not doubtful:
+            self._num_copy += 1
             return known
         self._load_soon(domain_tag, doubtful)
         try:
             found = await self._script.lookup(domain_tag, digests, doubtful)
         except IndexUnavailableError as error:
+            self._num_failed += 1
             raise IndexUnavailableError(str(error), known) from error
+        self._num_script += 1
         return {**known, **found}
 
     async def run(self) -> None:
@@ -157,6 +179,7 @@ class ReplicaIndexReader:
                 behind = await self._read(behind)
             except REDIS_ERRORS:
                 return  # lookups notice by the age of the last poll
+        self._answered_s = self._clock.monotonic_s()
 
     async def load(self, domain_tag: DomainTag, incarnation: Incarnation) -> None:
         """Reads what an incarnation holds of a domain. Where it cannot be read the script goes on answering."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 from importlib.metadata import version
-from typing import Any, Protocol, TypeAlias
+from typing import Any, TypeAlias
 
 import grpc
 from stemcache.admin.v1 import admin_pb2 as pb
@@ -15,7 +15,9 @@ from stemcache.admin.v1.admin_pb2_grpc import ClusterServiceServicer
 
 from cache_store.domain import TenantId
 from cache_store.errors import NotFoundError
+from cache_store.redis_replica import ReplicaStats
 from services.admin.worker_messages import worker_message
+from services.router.condition import Condition, Degraded
 from services.router.explain import Miss, explain
 from services.router.messages import cached_by_tier, duration, timestamp
 from services.router.records import Arrived, Ended, FirstToken, RequestRecord, RequestRecords, Routed
@@ -26,7 +28,12 @@ from services.tenants.directory import TenantDirectory
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # in quotes: a generic to the type checker only
 
-_RULES = {RouteRule.COST: pb.ROUTE_RULE_COST, RouteRule.AFFINITY: pb.ROUTE_RULE_AFFINITY}
+_RULES = {
+    RouteRule.COST: pb.ROUTE_RULE_COST,
+    RouteRule.AFFINITY: pb.ROUTE_RULE_AFFINITY,
+    RouteRule.TIE: pb.ROUTE_RULE_TIE,
+    RouteRule.REPLICATION: pb.ROUTE_RULE_REPLICATION,
+}
 
 _MISSES = {
     Miss.UNKNOWN: pb.MISS_REASON_UNSPECIFIED,
@@ -41,40 +48,48 @@ _MISSES = {
     Miss.PURGED: pb.MISS_REASON_PURGED,
     Miss.DIFFERS: pb.MISS_REASON_DIFFERS,
     Miss.NEVER_STORED: pb.MISS_REASON_NEVER_STORED,
+    Miss.SHORT_MATCH: pb.MISS_REASON_SHORT_MATCH,
+    Miss.REPLICATED: pb.MISS_REASON_REPLICATED,
+}
+
+_DEGRADED = {
+    Degraded.CONTROL_DATA: pb.DEGRADED_REASON_CONTROL_DATA,
+    Degraded.REGISTRY: pb.DEGRADED_REASON_REGISTRY,
+    Degraded.INDEX: pb.DEGRADED_REASON_INDEX,
+    Degraded.LIMITS: pb.DEGRADED_REASON_LIMITS,
 }
 
 _NEVER_S = 86_400.0 * 365
 """Age of control data that was never read: a duration knows no infinity."""
 
 
-class Running(Protocol):
-    """Whoever knows how many generations run."""
-
-    @property
-    def num_running(self) -> int: ...
-
-
 class ClusterServicer(ClusterServiceServicer):
     """The service."""
 
     def __init__(
-        self, directory: TenantDirectory, view: RegistryView, running: Running, records: RequestRecords
+        self, directory: TenantDirectory, view: RegistryView, records: RequestRecords, condition: Condition
     ) -> None:
         self._directory = directory
         self._view = view
-        self._running = running
         self._records = records
+        self._condition = condition
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         age_s = self._directory.age_s()
+        condition = self._condition
+        reasons = condition.reasons()
         return pb.GetStatusResponse(
             version=version("stemcache"),
-            degraded=self._directory.is_stale or not self._view.is_reachable,
+            degraded=bool(reasons),
             control_age=duration(age_s if math.isfinite(age_s) else _NEVER_S),
             control_generation=self._directory.generation,
             workers=[worker_message(record, self._tenant_name) for record in self._view.records()],
             refused_workers=self._view.refused,
-            running_requests=self._running.num_running,
+            running_requests=condition.num_running,
+            degraded_reasons=[_DEGRADED[reason] for reason in reasons],
+            planned_requests=condition.counts.num_planned,
+            degraded_requests=condition.counts.num_degraded,
+            index_copy=_index_copy(condition.index),
         )
 
     def _tenant_name(self, tenant_id: TenantId) -> str:
@@ -105,6 +120,19 @@ class ClusterServicer(ClusterServiceServicer):
             error = NotFoundError("this router remembers no such request; it keeps the last ones that it ran itself")
             await abort_with(context, error)
         return record
+
+
+def _index_copy(stats: ReplicaStats) -> pb.IndexCopy:
+    return pb.IndexCopy(
+        domains=stats.num_domains,
+        digests=stats.num_digests,
+        followed_workers=stats.num_followed,
+        known_workers=stats.num_known,
+        resyncs=stats.num_resyncs,
+        copy_lookups=stats.num_copy_lookups,
+        script_lookups=stats.num_script_lookups,
+        failed_lookups=stats.num_failed_lookups,
+    )
 
 
 def _record(record: RequestRecord) -> pb.GetRequestRecordResponse:
@@ -156,4 +184,6 @@ def _term(term: RouteTerm) -> pb.RouteTerm:
         queue_s=term.queue_s,
         prefill_s=term.prefill_s,
         cost=term.cost,
+        recompute_s=term.recompute_s,
+        counted_tokens=term.counted_tokens,
     )

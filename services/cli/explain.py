@@ -9,7 +9,7 @@ from services.cli.exit_codes import ExitCode
 from services.cli.output import print_json, print_table
 from services.client.admin_results import Explanation
 
-_HEADINGS = ("WORKER", "EXPECTED TOKENS", "QUEUE S", "COMPUTE S", "COST")
+_HEADINGS = ("WORKER", "EXPECTED TOKENS", "COUNTED", "QUEUE S", "COMPUTE S", "OTHERS S", "COST")
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -52,8 +52,10 @@ def _print(explanation: Explanation) -> None:
                 (
                     term.worker_id,
                     f"{term.matched_tokens:,}",
+                    f"{term.counted_tokens:,}",
                     f"{term.queue_s:.3f}",
                     f"{term.prefill_s:.3f}",
+                    f"{term.recompute_s:.3f}",
                     f"{term.cost:.3f}",
                 )
                 for term in record.terms

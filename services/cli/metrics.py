@@ -16,11 +16,18 @@ from prometheus_client.registry import Collector
 from services.cli.connection import add_admin_flags, admin_client
 from services.cli.exit_codes import ExitCode
 from services.cli.status import add_use, tenant_totals
-from services.client.admin_results import ClusterStatus, PressureStatus, TenantUse, WorkerStatus
+from services.client.admin_results import ClusterStatus, IndexCopyStatus, PressureStatus, TenantUse, WorkerStatus
 
 MAX_TENANTS = 64
 OTHER = "other"
 
+_DEGRADED_REASONS = ("control_data", "registry", "index", "limits")
+_INDEX_GAUGES = {
+    "domains": "Domains in the router's copy of the index.",
+    "digests": "Digests in the router's copy of the index, over all domains and workers.",
+    "followed_workers": "Workers whose changes are followed to the end.",
+    "known_workers": "Workers that are known.",
+}
 _WORKER_GAUGES = {
     "running_requests": "Requests in the running batch.",
     "waiting_requests": "Requests that wait.",
@@ -108,6 +115,7 @@ class _StatusCollector(Collector):
 
     def collect(self) -> Iterator[Metric]:
         yield from _router_metrics(self._status)
+        yield from _index_metrics(self._status.index_copy)
         yield from _worker_metrics(self._status.workers)
         yield from _tier_metrics(self._status.workers)
         yield from _window_metrics(self._status.workers)
@@ -116,7 +124,7 @@ class _StatusCollector(Collector):
 
 def _router_metrics(status: ClusterStatus) -> Iterator[Metric]:
     values = {
-        "stemcache_degraded": ("1 while requests are served without reuse.", float(status.degraded)),
+        "stemcache_degraded": ("1 while something is lacking: exact and isolated, but slower.", status.degraded),
         "stemcache_control_age_seconds": ("Age of the control data.", status.control_age_s),
         "stemcache_control_generation": ("Generation of the control data.", status.control_generation),
         "stemcache_running_requests": ("Requests running through this router.", status.running_requests),
@@ -124,7 +132,29 @@ def _router_metrics(status: ClusterStatus) -> Iterator[Metric]:
         "stemcache_refused_workers": ("Workers that do not fit this router.", len(status.refused_workers)),
     }
     for name, (text, value) in values.items():
-        yield GaugeMetricFamily(name, text, value=value)
+        yield GaugeMetricFamily(name, text, value=float(value))
+    lacking = GaugeMetricFamily("stemcache_degraded_reason", "1 while this is lacking.", labels=("reason",))
+    for reason in _DEGRADED_REASONS:
+        lacking.add_metric((reason,), reason in status.degraded_reasons)
+    yield lacking
+    counters = {
+        "stemcache_requests": ("Requests since the router's start.", status.planned_requests),
+        "stemcache_degraded_requests": ("Of them those whose route was degraded.", status.degraded_requests),
+    }
+    for name, (text, count) in counters.items():
+        yield CounterMetricFamily(name, text, value=count)
+
+
+def _index_metrics(copy: IndexCopyStatus) -> Iterator[Metric]:
+    for name, text in _INDEX_GAUGES.items():
+        yield GaugeMetricFamily(f"stemcache_index_copy_{name}", text, value=getattr(copy, name))
+    resyncs = "Times that a worker was forgotten and read anew."
+    yield CounterMetricFamily("stemcache_index_copy_resyncs", resyncs, value=copy.resyncs)
+    lookups = CounterMetricFamily("stemcache_index_lookups", "Lookups by who answered.", labels=("answer",))
+    answers = {"copy": copy.copy_lookups, "redis": copy.script_lookups, "none": copy.failed_lookups}
+    for answer, count in answers.items():
+        lookups.add_metric((answer,), count)
+    yield lookups
 
 
 def _worker_metrics(workers: tuple[WorkerStatus, ...]) -> Iterator[Metric]:

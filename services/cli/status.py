@@ -18,6 +18,12 @@ from services.client.admin_results import (
     WorkerStatus,
 )
 
+_DEGRADED = {
+    "control_data": "the control data is older than its bound: nothing is reused",
+    "registry": "the registry is out of reach: workers are those that were known, with old reports",
+    "index": "the index is out of reach: routed by what was known of it",
+    "limits": "what other routers use of tenants' limits is not known: this one keeps to its share",
+}
 _HEADINGS = ("WORKER", "MODEL", "RUNNING", "WAITING", "BLOCKS USED", "PREFILL TOK/S", "ADDRESS")
 _PRESSURE = ("WORKER", "LENT BACK", "EVICTED", "STOPPED", "PREEMPTED", "PINS ENDED", "REFUSED", "DEMOTED")
 """In the order in which a worker resorts to them."""
@@ -51,11 +57,19 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _print(status: ClusterStatus) -> None:
-    state = "degraded: serves without reuse, exact and isolated" if status.degraded else "well"
-    print(f"stemcache {status.version}: {state}")
+    print(f"stemcache {status.version}: {'degraded: exact and isolated, but slower' if status.degraded else 'well'}")
+    for reason in status.degraded_reasons:
+        print(f"degraded: {_DEGRADED.get(reason, reason)}")
     print(
         f"control data: generation {status.control_generation}, {status.control_age_s:.1f} s old; "
-        f"{status.running_requests} requests running"
+        f"{status.running_requests} requests running, {status.planned_requests:,} since the start, "
+        f"{status.degraded_requests:,} of them degraded"
+    )
+    copy = status.index_copy
+    print(
+        f"copy of the index: {copy.followed_workers} of {copy.known_workers} workers followed, {copy.digests:,} blocks "
+        f"of {copy.domains:,} domains; lookups: {copy.copy_lookups:,} by the copy, {copy.script_lookups:,} by Redis, "
+        f"{copy.failed_lookups:,} without an answer; {copy.resyncs:,} resyncs"
     )
     for refused in status.refused_workers:
         print(f"refused: {refused}")

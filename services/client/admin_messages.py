@@ -14,6 +14,7 @@ from services.client.admin_results import (
     AuditStatus,
     ClusterStatus,
     Explanation,
+    IndexCopyStatus,
     PressureStatus,
     PurgeReceipt,
     RequestRecord,
@@ -30,7 +31,12 @@ from services.client.admin_results import (
 )
 from services.client.cache_messages import blocks_of
 
-_RULES = {pb.ROUTE_RULE_COST: "cost", pb.ROUTE_RULE_AFFINITY: "affinity"}
+_RULES = {
+    pb.ROUTE_RULE_COST: "cost",
+    pb.ROUTE_RULE_AFFINITY: "affinity",
+    pb.ROUTE_RULE_TIE: "tie",
+    pb.ROUTE_RULE_REPLICATION: "replication",
+}
 
 
 def tenant_of(message: pb.Tenant) -> Tenant:
@@ -103,6 +109,12 @@ def status_of(message: pb.GetStatusResponse) -> ClusterStatus:
         workers=tuple(_worker_of(each) for each in message.workers),
         refused_workers=tuple(message.refused_workers),
         running_requests=message.running_requests,
+        degraded_reasons=tuple(
+            pb.DegradedReason.Name(each).removeprefix("DEGRADED_REASON_").lower() for each in message.degraded_reasons
+        ),
+        planned_requests=message.planned_requests,
+        degraded_requests=message.degraded_requests,
+        index_copy=IndexCopyStatus(*(getattr(message.index_copy, each.name) for each in fields(IndexCopyStatus))),
     )
 
 
@@ -130,7 +142,15 @@ def record_of(message: pb.GetRequestRecordResponse) -> RequestRecord:
         cached_tokens=message.cached_tokens,
         completion_tokens=message.completion_tokens,
         terms=tuple(
-            RouteTerm(each.worker_id, each.matched_tokens, each.queue_s, each.prefill_s, each.cost)
+            RouteTerm(
+                each.worker_id,
+                each.matched_tokens,
+                each.queue_s,
+                each.prefill_s,
+                each.cost,
+                each.recompute_s,
+                each.counted_tokens,
+            )
             for each in message.terms
         ),
         route_rule=_RULES.get(message.route_rule, ""),

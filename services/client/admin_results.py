@@ -233,6 +233,26 @@ class WorkerStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class IndexCopyStatus:
+    """A router's copy of parts of the index."""
+
+    domains: int = 0
+    digests: int = 0
+    """Over all domains and workers."""
+    followed_workers: int = 0
+    """Whose changes are followed to the end."""
+    known_workers: int = 0
+    resyncs: int = 0
+    """Times that a worker was forgotten and read anew."""
+    copy_lookups: int = 0
+    """That the copy answered alone."""
+    script_lookups: int = 0
+    """For which the script in Redis was asked."""
+    failed_lookups: int = 0
+    """For which it did not answer."""
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterStatus:
     """A router and what it sees."""
 
@@ -244,6 +264,13 @@ class ClusterStatus:
     refused_workers: tuple[str, ...]
     """Workers that were refused, and why."""
     running_requests: int
+    degraded_reasons: tuple[str, ...] = ()
+    """What is lacking: `control_data`, `registry`, `index`, `limits`."""
+    planned_requests: int = 0
+    """Since the router's start."""
+    degraded_requests: int = 0
+    """Of them those whose route was degraded."""
+    index_copy: IndexCopyStatus = IndexCopyStatus()
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,6 +282,11 @@ class RouteTerm:
     queue_s: float
     prefill_s: float
     cost: float
+    """The sum of both and `recompute_s`."""
+    recompute_s: float = 0.0
+    """What computing again costs others."""
+    counted_tokens: int = 0
+    """Of `matched_tokens`, those that the cost counts: none where they are few."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -289,7 +321,7 @@ class RequestRecord:
     terms: tuple[RouteTerm, ...]
     """Candidates, best first by the rule."""
     route_rule: str
-    """What decided: `cost`, `affinity` for a strict tenant, empty before it was routed."""
+    """What decided: `cost`, `tie`, `replication`, `affinity` for a strict tenant, empty before it was routed."""
     attempts: int
     degraded: bool
     route_s: float

@@ -33,9 +33,11 @@ from services.router.adapter_control import AdapterControl
 from services.router.auth import MAX_OPEN_CALLS, Gate
 from services.router.cache_servicer import CacheServicer
 from services.router.cluster_limits import ClusterLimits
+from services.router.condition import Condition
 from services.router.dispatch import Dispatcher
 from services.router.generations import Generations
 from services.router.health import Health
+from services.router.heat import PrefixHeat
 from services.router.limits import Concurrency
 from services.router.outlook import OutlookMaker
 from services.router.planning import Planner
@@ -196,7 +198,8 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     departures = Departures(clock)
     index = ReplicaIndexReader(session, RedisIndexReader(session), view.incarnations, clock, departures)
     speculations = Speculations(clock)
-    planner = Planner(directory, tokenizers, view, index, speculations, OutlookMaker(departures, clock))
+    outlooks, heat = OutlookMaker(departures, clock), PrefixHeat(clock)
+    planner = Planner(directory, tokenizers, view, index, speculations, outlooks, heat)
     limits = settings.limits
     places = Concurrency("concurrent requests", limits.max_requests, limits.max_requests_per_tenant)
     calls = Concurrency("concurrent calls", limits.max_calls, limits.max_calls_per_tenant)
@@ -215,6 +218,7 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     adapters = AdapterControl(store, sync, publisher, view, planner.models, clock)
     prefixes = Prefixes(planner, view, questioner, clock)
     cache = CacheServicer(directory, generations, prefixes, purges, PurgeRate(clock))
+    condition = Condition(directory, view, index, shared, table, generations.counts)
     health = Health(limits.write_s)
     readiness = Readiness(health, lambda: directory.is_ready and view.is_serving)
     return _Parts(
@@ -231,7 +235,7 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
         public=public_server(servicer, cache, Gate(directory, calls, MAX_OPEN_CALLS), health, limits),
         admin=admin_server(
             TenantServicer(store, sync, purges),
-            ClusterServicer(directory, view, table, records),
+            ClusterServicer(directory, view, records, condition),
             AdapterServicer(directory, adapters),
             _admin_token(settings),
         ),

@@ -135,6 +135,7 @@ class Dispatcher:
             excluded=tried,
             part=job.plan.part,
             affinity=job.plan.affinity,
+            heat=job.plan.heat,
         )
         formats = job.plan.domains if kv_format is None else (kv_format,)
         served = job.plan.model.views(self._view.snapshot())
@@ -147,7 +148,7 @@ class Dispatcher:
             raise
         now_s = self._clock.monotonic_s()
         route_s = now_s - job.receive_s
-        job.record.add(Routed(request.prompt_tokens, choice.rule, choice.terms, job.plan.degraded, route_s))
+        job.record.add(_routed(job, request, choice, route_s))
         _require_time(choice, job.deadline_s - now_s)
         return choice
 
@@ -162,6 +163,10 @@ class Dispatcher:
         uncached = count(job.plan.prompt) - choice.terms[0].matched_tokens
         assignment = self._view.assign(choice.worker.incarnation, uncached)
         return Attempt(job, choice.worker, number, assignment, self._pool, carried, self._cluster_key, self._clock)
+
+
+def _routed(job: Job, request: RouteRequest, choice: RouteChoice, route_s: float) -> Routed:
+    return Routed(request.prompt_tokens, choice.rule, choice.terms, job.plan.degraded, route_s, request.heat)
 
 
 def _require_time(choice: RouteChoice, left_s: float) -> None:

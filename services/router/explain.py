@@ -31,6 +31,10 @@ class Miss(StrEnum):
     """Another worker had more of it, and too much to do."""
     AFFINITY = "affinity"
     """Another worker had more of it, but a strict tenant's requests go by their own order."""
+    SHORT_MATCH = "short_match"
+    """Another worker had more of it, but too little to be worth the way."""
+    REPLICATED = "replicated"
+    """Another worker had more of it; many requests want that, so that a copy was made."""
     OTHER_FORMAT = "other_format"
     """Workers of another KV format had more of it."""
     EVICTED = "evicted"
@@ -88,15 +92,27 @@ def _route(routed: Routed, num_tried: int) -> str:
         return f"{best.worker_id}{again}: the only one that could take it{away}"
     second = routed.terms[1]
     return (
-        f"{best.worker_id}{again}: the least cost of {len(routed.terms)} workers, {_cost(best)}; "
+        f"{best.worker_id}{again}: {_why(routed)}, {_cost(best)}; "
         f"next was {second.worker_id} with {_cost(second)}{away}"
     )
+
+
+def _why(routed: Routed) -> str:
+    if routed.rule is RouteRule.TIE:
+        return f"several of {len(routed.terms)} workers cost the same, and of two drawn it had fewer requests"
+    if routed.rule is RouteRule.REPLICATION:
+        return (
+            f"the least cost of {len(routed.terms)} workers, since about {routed.heat:.0f} requests began so lately "
+            "and will use the copy that is made there"
+        )
+    return f"the least cost of {len(routed.terms)} workers"
 
 
 def _cost(term: RouteTerm) -> str:
     return (
         f"{term.cost:.3f} s ({term.queue_s:.3f} s of queue, {term.prefill_s:.3f} s to compute, "
-        f"{term.matched_tokens:,} tokens expected there)"
+        f"{term.recompute_s:.3f} s for others, {term.matched_tokens:,} tokens expected there"
+        f"{'' if term.counted_tokens == term.matched_tokens else ', too few to count'})"
     )
 
 
@@ -126,6 +142,10 @@ def _elsewhere(looked: Outlooks, routed: Routed, chosen: RouteTerm) -> tuple[Mis
         had = f"{most.worker_id} had {most.matched_tokens:,}"
         if routed.rule is RouteRule.AFFINITY:
             return Miss.AFFINITY, f"{had}, but a strict tenant's requests go by their own order"
+        if routed.rule is RouteRule.REPLICATION:
+            return Miss.REPLICATED, f"{had}, but many requests want that, so that a copy was made"
+        if most.counted_tokens < most.matched_tokens:
+            return Miss.SHORT_MATCH, f"{had}, too few to count"
         return Miss.LOAD, f"{had}, but would have begun later"
     for each in looked.formats:
         if each.kv_format != chosen.kv_format and each.num_held * each.block_size > chosen.matched_tokens:

@@ -21,7 +21,7 @@ from services.router.attempt import Job
 from services.router.cluster_limits import ClusterLimits, TokenNeed
 from services.router.dispatch import Dispatcher
 from services.router.generation import Finished, GenerationEvent, GenerationSpec, Piece, Timings
-from services.router.planning import Planner
+from services.router.planning import Plan, Planner
 from services.router.records import Arrived, Ended, RequestRecord, RequestRecords
 from services.router.request_table import Attached, Call, RequestTable
 from services.router.validation import generation_spec
@@ -31,6 +31,21 @@ RETRY_SLACK_S = 60.0
 """A generation that a retry may attach to outlives the deadline of its first caller by so much at most."""
 
 DRAIN_RETRY_AFTER_S = 1.0
+
+
+@dataclass(slots=True)
+class PlanCounts:
+    """Requests since the router's start."""
+
+    num_planned: int = 0
+    num_degraded: int = 0
+    """Of them those whose route was degraded."""
+
+    def note(self, plan: Plan) -> None:
+        """One more."""
+        self.num_planned += 1
+        self.num_degraded += plan.degraded
+
 
 _log = structlog.get_logger()
 
@@ -70,6 +85,8 @@ class Generations:
         self._max_request_s = max_request_s
         self._clock = clock
         self._is_draining = False
+        self.counts = PlanCounts()
+        """Only to be looked at."""
 
     def arrival(self, timeout_s: float | None) -> Arrival:
         """A call that comes now."""
@@ -131,11 +148,13 @@ class Generations:
         self, tenant: Tenant, request_id: str, spec: GenerationSpec, arrival: Arrival, record: RequestRecord
     ) -> Job:
         plan = await self._planner.plan(tenant, spec)
+        plan = replace(plan, degraded=plan.degraded or self._keeps_limits_alone(tenant))
+        self.counts.note(plan)
         record.add(plan.outlooks)
         return Job(
             request_id=request_id,
             spec=spec,
-            plan=replace(plan, degraded=plan.degraded or self._keeps_limits_alone(tenant)),
+            plan=plan,
             record=record,
             receive_unix_s=arrival.receive_unix_s,
             receive_s=arrival.receive_s,

@@ -10,7 +10,7 @@ import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from cache_store.digest import chain
+from cache_store.digest import DIGEST_BYTES, chain
 from cache_store.domain import Domain, FormatDigest
 from cache_store.errors import InvalidRequestError
 from cache_store.index import Incarnation, IndexReader, IndexUnavailableError
@@ -18,6 +18,7 @@ from cache_store.quota import PoolPart
 from cache_store.registry import WorkerRecord
 from cache_store.tokens import PackedTokens, count
 from services.router.generation import CacheMode, GenerationSpec
+from services.router.heat import PrefixHeat
 from services.router.outage import Outage
 from services.router.outlook import Outlook, OutlookMaker, Outlooks
 from services.router.pool_parts import PoolParts
@@ -59,6 +60,8 @@ class Plan:
     """What the tenant may have of each worker's pool."""
     affinity: Affinity | None
     """Of a strict tenant's request; None: routed by cost."""
+    heat: float
+    """Requests that lately began with what is held of this one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +69,12 @@ class _Found:
     chains: Mapping[FormatDigest, bytes]
     tokens: Mapping[Incarnation, int]
     outlooks: tuple[Outlook, ...]
+    heat: float
     is_current: bool
     """False: the index is out of reach."""
 
 
-_NOTHING = _Found({}, {}, (), is_current=True)
+_NOTHING = _Found({}, {}, (), 0.0, is_current=True)
 
 
 class Planner:
@@ -84,6 +88,7 @@ class Planner:
         index: IndexReader,
         speculations: Speculations,
         outlooks: OutlookMaker,
+        heat: PrefixHeat,
     ) -> None:
         self._directory = directory
         self._tokenizers = tokenizers
@@ -91,6 +96,7 @@ class Planner:
         self._index = index
         self._speculations = speculations
         self._outlooks = outlooks
+        self._heat = heat
         self.models = ServedModels(directory, view, tokenizers.models)
         """What tenants can call."""
         self._parts = PoolParts(directory)
@@ -131,6 +137,7 @@ class Planner:
             degraded=is_stale or not found.is_current or not self._view.is_reachable,
             part=part,
             affinity=_affinity(tenant, spec, prompt) if part.share.is_strict else None,
+            heat=found.heat,
         )
 
     def renewed(self, plan: Plan, tenant: Tenant, spec: GenerationSpec) -> Plan:
@@ -155,6 +162,7 @@ class Planner:
         chains: dict[FormatDigest, bytes] = {}
         matched: dict[Incarnation, int] = {}
         outlooks: list[Outlook] = []
+        heat = 0.0
         reason = ""
         for kv_format, domain in domains.items():
             block_sizes = {worker.incarnation: worker.block_size for worker in workers if worker.kv_format == kv_format}
@@ -171,11 +179,14 @@ class Planner:
                 num_held = max(num_held, num_here)
                 matched[incarnation] = num_here * block_size
             outlooks.append(self._outlooks.make(domain, digests, block_size, num_held))
+            if num_held:
+                last_held = digests[(num_held - 1) * DIGEST_BYTES : num_held * DIGEST_BYTES]
+                heat = max(heat, self._heat.note(domain.tag, last_held))
         if reason:
             self._outage.failed(reason)
         else:
             self._outage.succeeded()
-        return _Found(chains, matched, tuple(outlooks), is_current=not reason)
+        return _Found(chains, matched, tuple(outlooks), heat, is_current=not reason)
 
 
 def _check_tokens(spec: GenerationSpec, prompt: PackedTokens, workers: Sequence[WorkerRecord]) -> None:

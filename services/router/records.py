@@ -35,6 +35,8 @@ class Routed:
     terms: tuple[RouteTerm, ...]
     degraded: bool
     route_s: float
+    heat: float = 0.0
+    """Requests that lately began with what the best holder had of it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,18 @@
 """Chooses a worker: a pure function over a snapshot.
 
 Drops workers of another model, excluded, draining or too small ones, then takes the least cost: the seconds until the
-first token, and once more RECOMPUTE_WEIGHT x the seconds that a usual worker needs for what is not cached. A strict
-tenant's request goes to the first of them in the order of `services/router/rendezvous.py`, whatever the cost. The terms
-of every candidate are part of the result. Knows no index, no network and no clock.
+first token, and once more RECOMPUTE_WEIGHT x the seconds that a usual worker needs for what is not cached. Three things
+are added to that:
+
+* Minimum match: cached tokens that are few count as none, so that a common first block binds nobody to a busy worker.
+* Ties: of the workers that cost the same two are drawn, and the one with fewer requests is taken, so that routers that
+  see the same do not all choose the same.
+* Replication: what others will reuse is not computed for this request alone. The more requests have lately begun with
+  what the best holder has, for each worker that has it, the less counts the computing of a copy. Then a queue at all
+  holders soon makes another one; without a queue, or once there are enough of them, there is none.
+
+A strict tenant's request goes to the first of the candidates in the order of `services/router/rendezvous.py`, whatever
+the cost. The terms of every candidate are part of the result. Knows no index, no network and no clock.
 """
 
 from __future__ import annotations
@@ -29,7 +38,31 @@ mean speed of all candidates, so that a worker that measured itself a fifth quic
 ASSUMED_PREFILL_TOKENS_PER_S = 1_000.0
 """For workers that have measured nothing yet, while no other worker has either."""
 
-_SAME_COST = 1e-9
+MIN_MATCH_TOKENS = 256
+"""Fewer cached tokens count as none, unless they are MIN_MATCH_SHARE of the prompt."""
+
+MIN_MATCH_SHARE = 0.25
+
+TIE_SHARE = 0.01
+"""Seconds until the first token that differ by less are the same: the rates in them are not known better."""
+
+_TIE_S = 1e-9
+
+
+@dataclass(frozen=True, slots=True)
+class RouteTuning:
+    """The numbers of the policy."""
+
+    recompute_weight: float = RECOMPUTE_WEIGHT
+    min_match_tokens: int = MIN_MATCH_TOKENS
+    min_match_share: float = MIN_MATCH_SHARE
+
+    def minimum_match(self, prompt_tokens: int) -> float:
+        """Cached tokens of a prompt below which they count as none."""
+        return min(self.min_match_tokens, self.min_match_share * prompt_tokens)
+
+
+TUNING = RouteTuning()
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +85,10 @@ class RouteRule(StrEnum):
 
     COST = "cost"
     """The least cost."""
+    TIE = "tie"
+    """Several cost the same: the one with fewer requests of two that were drawn."""
+    REPLICATION = "replication"
+    """The least cost, because many requests will use the copy that is made there."""
     AFFINITY = "affinity"
     """The order of a strict tenant's request; the costs are only told."""
 
@@ -70,6 +107,8 @@ class RouteRequest:
     """What its tenant may have of each worker's pool."""
     affinity: Affinity | None = None
     """Of a strict tenant's request; None: the least cost decides."""
+    heat: float = 0.0
+    """Requests that lately began with what the best holder has of this one."""
 
     @property
     def extent(self) -> Extent:
@@ -84,9 +123,23 @@ class RouteTerm:
     worker_id: WorkerId
     kv_format: FormatDigest
     matched_tokens: int
+    """That the index promises there."""
+    counted_tokens: int
+    """Of them, those that the cost counts: none where they are few."""
     queue_s: float
     prefill_s: float
-    cost: float
+    recompute_s: float
+    """What computing again costs others."""
+
+    @property
+    def first_token_s(self) -> float:
+        """Seconds until the first token."""
+        return self.queue_s + self.prefill_s
+
+    @property
+    def cost(self) -> float:
+        """Seconds; the least is best."""
+        return self.first_token_s + self.recompute_s
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,6 +156,7 @@ def choose(
     matched_tokens: Mapping[Incarnation, int],
     request: RouteRequest,
     rng: random.Random,
+    tuning: RouteTuning = TUNING,
 ) -> RouteChoice:
     """The best worker for `request`.
 
@@ -119,35 +173,85 @@ def choose(
     candidates = [view for view in usable if not view.suspected] or usable
     if not candidates:
         raise UnavailableError(f"no worker of model {request.model!r} can take the request now", RENEW_S)
-    mean_rate = _mean_rate(candidates)
-    costs = [(_term(v, matched_tokens.get(v.record.incarnation, 0), request, mean_rate), v) for v in candidates]
-    return _cheapest(costs, rng) if request.affinity is None else _first(costs, request.affinity)
+    costs = _Costs(candidates, matched_tokens, request, tuning)
+    return costs.cheapest(rng) if request.affinity is None else costs.first(request.affinity)
 
 
-def _cheapest(costs: list[tuple[RouteTerm, WorkerView]], rng: random.Random) -> RouteChoice:
-    costs.sort(key=lambda pair: pair[0].cost)
-    least = costs[0][0].cost
-    best = [pair for pair in costs if math.isclose(pair[0].cost, least, rel_tol=_SAME_COST, abs_tol=_SAME_COST)]
-    chosen = rng.choice(best)
-    terms = (chosen[0], *(term for term, view in costs if view is not chosen[1]))
-    return RouteChoice(chosen[1].record, terms, RouteRule.COST)
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    view: WorkerView
+    term: RouteTerm
+    alone_s: float
+    """Its cost if nobody else used what it computes."""
+
+    @property
+    def num_requests(self) -> int:
+        """That are there now."""
+        load = self.view.record.load
+        return load.running_requests + load.waiting_requests + self.view.pending_requests
 
 
-def _first(costs: list[tuple[RouteTerm, WorkerView]], affinity: Affinity) -> RouteChoice:
-    by_worker = {term.worker_id: (term, view) for term, view in costs}
-    ordered = [by_worker[worker_id] for worker_id in in_order(affinity, by_worker)]
-    return RouteChoice(ordered[0][1].record, tuple(term for term, _ in ordered), RouteRule.AFFINITY)
+class _Costs:
+    """All candidates of one choice."""
+
+    def __init__(
+        self,
+        candidates: Sequence[WorkerView],
+        matched_tokens: Mapping[Incarnation, int],
+        request: RouteRequest,
+        tuning: RouteTuning,
+    ) -> None:
+        self._request = request
+        self._weight = tuning.recompute_weight
+        self._mean_rate = _mean_rate(candidates)
+        matched = [
+            min(matched_tokens.get(view.record.incarnation, 0), request.prompt_tokens - 1) for view in candidates
+        ]
+        minimum = tuning.minimum_match(request.prompt_tokens)
+        counted = [tokens if tokens >= minimum else 0 for tokens in matched]
+        self._most = max(counted)
+        self._sharers = max(1.0, request.heat / counted.count(self._most))
+        self._candidates = [self._candidate(*each) for each in zip(candidates, matched, counted, strict=True)]
+
+    def cheapest(self, rng: random.Random) -> RouteChoice:
+        """By cost."""
+        ordered = sorted(self._candidates, key=lambda each: each.term.cost)
+        best = ordered[0]
+        tied = [each for each in ordered if _is_same(each.term, best.term)]
+        chosen = min(rng.sample(tied, 2), key=lambda each: each.num_requests) if len(tied) > 1 else best
+        terms = (chosen.term, *(each.term for each in ordered if each is not chosen))
+        return RouteChoice(chosen.view.record, terms, self._rule(chosen, len(tied)))
+
+    def first(self, affinity: Affinity) -> RouteChoice:
+        """By the order of a strict tenant's request."""
+        by_worker = {each.term.worker_id: each for each in self._candidates}
+        ordered = [by_worker[worker_id] for worker_id in in_order(affinity, by_worker)]
+        return RouteChoice(ordered[0].view.record, tuple(each.term for each in ordered), RouteRule.AFFINITY)
+
+    def _rule(self, chosen: _Candidate, num_tied: int) -> RouteRule:
+        if chosen.term.counted_tokens < self._most and chosen.alone_s > min(each.alone_s for each in self._candidates):
+            return RouteRule.REPLICATION
+        return RouteRule.COST if num_tied == 1 else RouteRule.TIE
+
+    def _candidate(self, view: WorkerView, matched: int, counted: int) -> _Candidate:
+        load, request = view.record.load, self._request
+        rate = load.prefill_tokens_per_s or self._mean_rate
+        queued = load.queued_prefill_tokens + view.pending_prefill_tokens
+        queue_s = queued / rate + _wait_for_place_s(view, request)
+        new = request.prompt_tokens - self._most
+        copied = self._most - counted
+        prefill_s = (new + copied) / rate
+        weight = self._weight / self._mean_rate
+        recompute_s = weight * (new + copied / self._sharers)
+        term = RouteTerm(
+            view.record.worker_id, view.record.kv_format, matched, counted, queue_s, prefill_s, recompute_s
+        )
+        return _Candidate(view, term, queue_s + prefill_s + weight * (new + copied))
 
 
-def _term(view: WorkerView, matched: int, request: RouteRequest, mean_rate: float) -> RouteTerm:
-    load = view.record.load
-    rate = load.prefill_tokens_per_s or mean_rate
-    matched = min(matched, request.prompt_tokens - 1)
-    queue_s = (load.queued_prefill_tokens + view.pending_prefill_tokens) / rate + _wait_for_place_s(view, request)
-    uncached = request.prompt_tokens - matched
-    prefill_s = uncached / rate
-    cost = queue_s + prefill_s + RECOMPUTE_WEIGHT * uncached / mean_rate
-    return RouteTerm(view.record.worker_id, view.record.kv_format, matched, queue_s, prefill_s, cost)
+def _is_same(a: RouteTerm, b: RouteTerm) -> bool:
+    is_equal = math.isclose(a.first_token_s, b.first_token_s, rel_tol=TIE_SHARE, abs_tol=_TIE_S)
+    return is_equal and a.counted_tokens == b.counted_tokens
 
 
 def _wait_for_place_s(view: WorkerView, request: RouteRequest) -> float:

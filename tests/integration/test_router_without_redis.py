@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from typing import Any
 
 import grpc
 import pytest
 from google.rpc.error_details_pb2 import RetryInfo
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from stemcache.admin.v1 import admin_pb2
 from stemcache.v1 import inference_pb2 as pb
 
 from cache_store.clock import SystemClock
@@ -18,6 +20,7 @@ from services.tenants.directory import CONTROL_AGE_BOUND_S
 from tests.support.outages import SkewedClock, end
 from tests.support.redis_servers import RedisServer
 from tests.support.router_host import (
+    ADMIN_METADATA,
     Cluster,
     Tenant,
     detail_of,
@@ -95,6 +98,10 @@ async def test_redis_away_later_is_degraded_and_nothing_fails(
     await end(own_valkey)
     answers = [await cluster.acme.generate(tokens_request(PROMPT)) for _ in range(6)]
     assert all(answer.route.degraded for answer in answers)
+    await eventually_async(
+        lambda: lacks(cluster, {admin_pb2.DEGRADED_REASON_REGISTRY, admin_pb2.DEGRADED_REASON_INDEX})
+    )
+    assert (await status_of(cluster)).degraded_requests >= len(answers)
     assert all(answer.completions == first.completions for answer in answers)
     assert any(answer.usage.cached_tokens == 79 for answer in answers), "workers still reuse what they hold"
     with pytest.raises(grpc.aio.AioRpcError) as error:
@@ -106,6 +113,7 @@ async def test_redis_away_later_is_degraded_and_nothing_fails(
     clock.ahead_s = CONTROL_AGE_BOUND_S + 1
     stale = await cluster.acme.generate(tokens_request(PROMPT))
     assert (stale.route.degraded, stale.usage.cached_tokens) == (True, 0)
+    assert await lacks(cluster, {admin_pb2.DEGRADED_REASON_CONTROL_DATA})
     assert stale.completions == first.completions
 
     own_valkey.restart()
@@ -116,6 +124,7 @@ async def test_redis_away_later_is_degraded_and_nothing_fails(
         return not answer.route.degraded and answer.usage.cached_tokens == 79
 
     await eventually_async(recovered)
+    await eventually_async(lambda: lacks_nothing(cluster))
 
 
 async def test_redis_back_empty_ends_nothing_and_hits_come_back(cluster: Cluster, own_valkey: EmbeddedValkey) -> None:
@@ -138,6 +147,22 @@ async def test_redis_back_empty_ends_nothing_and_hits_come_back(cluster: Cluster
     await eventually_async(recovered)
     events = [event async for event in rest_of(stream)]
     assert events[-1].finished.usage.completion_tokens == 3_000
+
+
+async def status_of(cluster: Cluster) -> Any:
+    request = admin_pb2.GetStatusRequest()
+    return await cluster.cluster_admin.GetStatus(request, timeout=10.0, metadata=ADMIN_METADATA)
+
+
+async def lacks(cluster: Cluster, reasons: set[int]) -> bool:
+    """Whether the operator is told at least these reasons."""
+    status = await status_of(cluster)
+    return status.degraded and reasons <= set(status.degraded_reasons)
+
+
+async def lacks_nothing(cluster: Cluster) -> bool:
+    status = await status_of(cluster)
+    return not status.degraded and not status.degraded_reasons
 
 
 async def rest_of(call: grpc.aio.UnaryStreamCall) -> AsyncIterator[pb.GenerateStreamResponse]:  # type: ignore[type-arg]

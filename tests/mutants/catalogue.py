@@ -274,8 +274,8 @@ MUTANTS = (
         "strict-by-cost",
         "strict tenants are routed by load as all others",
         "services/router/routing.py",
-        "return _cheapest(costs, rng) if request.affinity is None else _first(costs, request.affinity)",
-        "return _cheapest(costs, rng)",
+        "return costs.cheapest(rng) if request.affinity is None else costs.first(request.affinity)",
+        "return costs.cheapest(rng)",
         "tests/property/test_strict_routing.py::test_neither_load_nor_index_changes_the_choice",
     ),
     Mutant(

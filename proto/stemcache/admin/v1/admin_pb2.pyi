@@ -23,6 +23,38 @@ else:
 
 DESCRIPTOR: _descriptor.FileDescriptor
 
+class _DegradedReason:
+    ValueType = _typing.NewType("ValueType", _builtins.int)
+    V: _TypeAlias = ValueType  # noqa: Y015
+
+class _DegradedReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_DegradedReason.ValueType], _builtins.type):
+    DESCRIPTOR: _descriptor.EnumDescriptor
+    DEGRADED_REASON_UNSPECIFIED: _DegradedReason.ValueType  # 0
+    """No reason."""
+    DEGRADED_REASON_CONTROL_DATA: _DegradedReason.ValueType  # 1
+    """The control data is older than its bound: nothing is reused."""
+    DEGRADED_REASON_REGISTRY: _DegradedReason.ValueType  # 2
+    """The registry is out of reach: workers are those that were known, with old reports."""
+    DEGRADED_REASON_INDEX: _DegradedReason.ValueType  # 3
+    """The index is out of reach: routed by what was known of it."""
+    DEGRADED_REASON_LIMITS: _DegradedReason.ValueType  # 4
+    """What other routers use of tenants' limits is not known: each keeps to its share."""
+
+class DegradedReason(_DegradedReason, metaclass=_DegradedReasonEnumTypeWrapper):
+    """Why requests are served with less than usual: exact and isolated, but slower."""
+
+DEGRADED_REASON_UNSPECIFIED: DegradedReason.ValueType  # 0
+"""No reason."""
+DEGRADED_REASON_CONTROL_DATA: DegradedReason.ValueType  # 1
+"""The control data is older than its bound: nothing is reused."""
+DEGRADED_REASON_REGISTRY: DegradedReason.ValueType  # 2
+"""The registry is out of reach: workers are those that were known, with old reports."""
+DEGRADED_REASON_INDEX: DegradedReason.ValueType  # 3
+"""The index is out of reach: routed by what was known of it."""
+DEGRADED_REASON_LIMITS: DegradedReason.ValueType  # 4
+"""What other routers use of tenants' limits is not known: each keeps to its share."""
+Global___DegradedReason: _TypeAlias = DegradedReason  # noqa: Y015
+
 class _MissReason:
     ValueType = _typing.NewType("ValueType", _builtins.int)
     V: _TypeAlias = ValueType  # noqa: Y015
@@ -53,6 +85,10 @@ class _MissReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_MissReason
     """Nothing that goes on so was stored: the first missing block is new."""
     MISS_REASON_NEVER_STORED: _MissReason.ValueType  # 11
     """Nothing that begins so was stored."""
+    MISS_REASON_SHORT_MATCH: _MissReason.ValueType  # 12
+    """Another worker had more of it, but too little to be worth the way."""
+    MISS_REASON_REPLICATED: _MissReason.ValueType  # 13
+    """Another worker had more of it; many requests want that, so that a copy was made."""
 
 class MissReason(_MissReason, metaclass=_MissReasonEnumTypeWrapper):
     """Why not more of a prompt was reused."""
@@ -81,6 +117,10 @@ MISS_REASON_DIFFERS: MissReason.ValueType  # 10
 """Nothing that goes on so was stored: the first missing block is new."""
 MISS_REASON_NEVER_STORED: MissReason.ValueType  # 11
 """Nothing that begins so was stored."""
+MISS_REASON_SHORT_MATCH: MissReason.ValueType  # 12
+"""Another worker had more of it, but too little to be worth the way."""
+MISS_REASON_REPLICATED: MissReason.ValueType  # 13
+"""Another worker had more of it; many requests want that, so that a copy was made."""
 Global___MissReason: _TypeAlias = MissReason  # noqa: Y015
 
 class _RouteRule:
@@ -95,6 +135,10 @@ class _RouteRuleEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_RouteRule.V
     """The least cost."""
     ROUTE_RULE_AFFINITY: _RouteRule.ValueType  # 2
     """The order of a strict tenant's request, which follows from its session or prefix alone."""
+    ROUTE_RULE_TIE: _RouteRule.ValueType  # 3
+    """Several cost the same: the one with fewer requests of two that were drawn."""
+    ROUTE_RULE_REPLICATION: _RouteRule.ValueType  # 4
+    """The least cost, because many requests will use the copy that is made there."""
 
 class RouteRule(_RouteRule, metaclass=_RouteRuleEnumTypeWrapper):
     """What decides where a request goes."""
@@ -105,6 +149,10 @@ ROUTE_RULE_COST: RouteRule.ValueType  # 1
 """The least cost."""
 ROUTE_RULE_AFFINITY: RouteRule.ValueType  # 2
 """The order of a strict tenant's request, which follows from its session or prefix alone."""
+ROUTE_RULE_TIE: RouteRule.ValueType  # 3
+"""Several cost the same: the one with fewer requests of two that were drawn."""
+ROUTE_RULE_REPLICATION: RouteRule.ValueType  # 4
+"""The least cost, because many requests will use the copy that is made there."""
 Global___RouteRule: _TypeAlias = RouteRule  # noqa: Y015
 
 @_typing.final
@@ -1351,6 +1399,56 @@ class GetStatusRequest(_message.Message):
 Global___GetStatusRequest: _TypeAlias = GetStatusRequest  # noqa: Y015
 
 @_typing.final
+class IndexCopy(_message.Message):
+    """A router's copy of parts of the index."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DOMAINS_FIELD_NUMBER: _builtins.int
+    DIGESTS_FIELD_NUMBER: _builtins.int
+    FOLLOWED_WORKERS_FIELD_NUMBER: _builtins.int
+    KNOWN_WORKERS_FIELD_NUMBER: _builtins.int
+    RESYNCS_FIELD_NUMBER: _builtins.int
+    COPY_LOOKUPS_FIELD_NUMBER: _builtins.int
+    SCRIPT_LOOKUPS_FIELD_NUMBER: _builtins.int
+    FAILED_LOOKUPS_FIELD_NUMBER: _builtins.int
+    domains: _builtins.int
+    """Domains in it."""
+    digests: _builtins.int
+    """Digests in it, over all domains and workers."""
+    followed_workers: _builtins.int
+    """Workers whose changes are followed to the end."""
+    known_workers: _builtins.int
+    """Workers that are known."""
+    resyncs: _builtins.int
+    """Times that a worker was forgotten and read anew."""
+    copy_lookups: _builtins.int
+    """Lookups that the copy answered alone."""
+    script_lookups: _builtins.int
+    """Lookups for which the script in Redis was asked."""
+    failed_lookups: _builtins.int
+    """Lookups for which it did not answer."""
+    def __init__(
+        self,
+        *,
+        domains: _builtins.int = ...,
+        digests: _builtins.int = ...,
+        followed_workers: _builtins.int = ...,
+        known_workers: _builtins.int = ...,
+        resyncs: _builtins.int = ...,
+        copy_lookups: _builtins.int = ...,
+        script_lookups: _builtins.int = ...,
+        failed_lookups: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["copy_lookups", b"copy_lookups", "digests", b"digests", "domains", b"domains", "failed_lookups", b"failed_lookups", "followed_workers", b"followed_workers", "known_workers", b"known_workers", "resyncs", b"resyncs", "script_lookups", b"script_lookups"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___IndexCopy: _TypeAlias = IndexCopy  # noqa: Y015
+
+@_typing.final
 class GetStatusResponse(_message.Message):
     """State of a router and what it sees."""
 
@@ -1363,14 +1461,22 @@ class GetStatusResponse(_message.Message):
     WORKERS_FIELD_NUMBER: _builtins.int
     REFUSED_WORKERS_FIELD_NUMBER: _builtins.int
     RUNNING_REQUESTS_FIELD_NUMBER: _builtins.int
+    DEGRADED_REASONS_FIELD_NUMBER: _builtins.int
+    PLANNED_REQUESTS_FIELD_NUMBER: _builtins.int
+    DEGRADED_REQUESTS_FIELD_NUMBER: _builtins.int
+    INDEX_COPY_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version of the product."""
     degraded: _builtins.bool
-    """Whether the control data is older than its bound or the index out of reach."""
+    """Whether something that it needs is out of reach or too old."""
     control_generation: _builtins.int
     """Generation of the control data."""
     running_requests: _builtins.int
     """Requests running through this router."""
+    planned_requests: _builtins.int
+    """Requests since its start."""
+    degraded_requests: _builtins.int
+    """Of them those whose route was degraded."""
     @_builtins.property
     def control_age(self) -> _duration_pb2.Duration:
         """Age of the control data."""
@@ -1383,6 +1489,14 @@ class GetStatusResponse(_message.Message):
     def refused_workers(self) -> _containers.RepeatedScalarFieldContainer[_builtins.str]:
         """Workers that were refused, and why: version or format does not fit."""
 
+    @_builtins.property
+    def degraded_reasons(self) -> _containers.RepeatedScalarFieldContainer[Global___DegradedReason.ValueType]:
+        """Why it is degraded; empty where it is not."""
+
+    @_builtins.property
+    def index_copy(self) -> Global___IndexCopy:
+        """What it knows of the index by itself."""
+
     def __init__(
         self,
         *,
@@ -1393,10 +1507,14 @@ class GetStatusResponse(_message.Message):
         workers: _abc.Iterable[Global___Worker] | None = ...,
         refused_workers: _abc.Iterable[_builtins.str] | None = ...,
         running_requests: _builtins.int = ...,
+        degraded_reasons: _abc.Iterable[Global___DegradedReason.ValueType] | None = ...,
+        planned_requests: _builtins.int = ...,
+        degraded_requests: _builtins.int = ...,
+        index_copy: Global___IndexCopy | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["control_age", b"control_age"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["control_age", b"control_age", "index_copy", b"index_copy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_age", b"control_age", "control_generation", b"control_generation", "degraded", b"degraded", "refused_workers", b"refused_workers", "running_requests", b"running_requests", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_age", b"control_age", "control_generation", b"control_generation", "degraded", b"degraded", "degraded_reasons", b"degraded_reasons", "degraded_requests", b"degraded_requests", "index_copy", b"index_copy", "planned_requests", b"planned_requests", "refused_workers", b"refused_workers", "running_requests", b"running_requests", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1509,6 +1627,8 @@ class RouteTerm(_message.Message):
     QUEUE_S_FIELD_NUMBER: _builtins.int
     PREFILL_S_FIELD_NUMBER: _builtins.int
     COST_FIELD_NUMBER: _builtins.int
+    RECOMPUTE_S_FIELD_NUMBER: _builtins.int
+    COUNTED_TOKENS_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """The worker."""
     matched_tokens: _builtins.int
@@ -1518,7 +1638,11 @@ class RouteTerm(_message.Message):
     prefill_s: _builtins.float
     """Estimated seconds to compute what is not cached."""
     cost: _builtins.float
-    """queue_s + weight x prefill_s; least wins."""
+    """queue_s + prefill_s + recompute_s; least wins."""
+    recompute_s: _builtins.float
+    """What computing again costs others, in seconds."""
+    counted_tokens: _builtins.int
+    """Of matched_tokens, those that the cost counts: none where they are few."""
     def __init__(
         self,
         *,
@@ -1527,10 +1651,12 @@ class RouteTerm(_message.Message):
         queue_s: _builtins.float = ...,
         prefill_s: _builtins.float = ...,
         cost: _builtins.float = ...,
+        recompute_s: _builtins.float = ...,
+        counted_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "matched_tokens", b"matched_tokens", "prefill_s", b"prefill_s", "queue_s", b"queue_s", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost", b"cost", "counted_tokens", b"counted_tokens", "matched_tokens", b"matched_tokens", "prefill_s", b"prefill_s", "queue_s", b"queue_s", "recompute_s", b"recompute_s", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.rpc import code_pb2, error_details_pb2
+from stemcache.admin.v1 import admin_pb2
 from stemcache.v1 import inference_pb2 as pb
 
 from services.cli.exit_codes import ExitCode
@@ -291,5 +292,18 @@ class TestAdmin:
         assert "no worker is ready" in capsys.readouterr().out
         self.admin.status.workers.add(worker_id="worker-0")
         self.admin.status.degraded = True
+        self.admin.status.degraded_reasons.append(admin_pb2.DEGRADED_REASON_INDEX)
         assert main(["status", "--json", *self.at]) == ExitCode.UNAVAILABLE
-        assert json.loads(capsys.readouterr().out)["degraded"] is True
+        document = json.loads(capsys.readouterr().out)
+        assert (document["degraded"], document["degraded_reasons"]) == (True, ["index"])
+        assert main(["status", *self.at]) == ExitCode.UNAVAILABLE
+        assert "degraded: the index is out of reach: routed by what was known of it" in capsys.readouterr().out
+
+    def test_status_tells_what_the_router_knows_of_the_index_by_itself(self, capsys: Capture) -> None:
+        copy = self.admin.status.index_copy
+        copy.followed_workers, copy.known_workers, copy.digests, copy.domains = 3, 4, 50_000, 2
+        copy.copy_lookups, copy.script_lookups, copy.failed_lookups, copy.resyncs = 70, 8, 9, 1
+        main(["status", *self.at])
+        out = capsys.readouterr().out
+        assert "copy of the index: 3 of 4 workers followed, 50,000 blocks of 2 domains" in out
+        assert "lookups: 70 by the copy, 8 by Redis, 9 without an answer; 1 resyncs" in out

@@ -14,6 +14,7 @@ from services.cli.metrics import MAX_TENANTS, OTHER, metrics_text
 from services.client.admin_results import (
     AuditStatus,
     ClusterStatus,
+    IndexCopyStatus,
     PressureStatus,
     TenantUse,
     TierStatus,
@@ -57,7 +58,19 @@ WORKER = WorkerStatus(
     kv_pool_bytes=31,
     windows=(WindowStatus(128, 41, 42, 43, 44),),
 )
-STATUS = ClusterStatus("9.9", True, 1.5, 10, (WORKER,), (), 17)
+STATUS = ClusterStatus(
+    "9.9",
+    True,
+    1.5,
+    10,
+    (WORKER,),
+    (),
+    17,
+    ("registry", "index"),
+    52,
+    51,
+    IndexCopyStatus(61, 62, 63, 64, 65, 66, 67, 68),
+)
 
 
 def samples(status: ClusterStatus) -> dict[tuple[str, str, str], float]:
@@ -77,6 +90,13 @@ def samples(status: ClusterStatus) -> dict[tuple[str, str, str], float]:
         ("stemcache_control_generation", "", "", 10),
         ("stemcache_running_requests", "", "", 17),
         ("stemcache_workers", "", "", 1),
+        ("stemcache_requests_total", "", "", 52),
+        ("stemcache_degraded_requests_total", "", "", 51),
+        ("stemcache_index_copy_domains", "", "", 61),
+        ("stemcache_index_copy_digests", "", "", 62),
+        ("stemcache_index_copy_followed_workers", "", "", 63),
+        ("stemcache_index_copy_known_workers", "", "", 64),
+        ("stemcache_index_copy_resyncs_total", "", "", 65),
         ("stemcache_worker_waiting_requests", "worker-0", "", 2),
         ("stemcache_worker_block_bytes", "worker-0", "", 1600),
         ("stemcache_worker_prefill_tokens_per_second", "worker-0", "", 7.5),
@@ -105,6 +125,22 @@ def samples(status: ClusterStatus) -> dict[tuple[str, str, str], float]:
 )
 def test_everything_of_a_status_has_its_sample(name: str, worker: str, tenant: str, value: float) -> None:
     assert samples(STATUS)[(name, worker, tenant)] == value
+
+
+def labelled(name: str, label: str) -> dict[str, float]:
+    """Value by one label."""
+    families = text_string_to_metric_families(metrics_text(STATUS))
+    found = (sample for family in families for sample in family.samples if sample.name == name)
+    return {sample.labels[label]: sample.value for sample in found}
+
+
+def test_what_is_lacking_has_a_sample_each() -> None:
+    reasons = labelled("stemcache_degraded_reason", "reason")
+    assert reasons == {"control_data": 0, "registry": 1, "index": 1, "limits": 0}
+
+
+def test_lookups_are_told_by_who_answered() -> None:
+    assert labelled("stemcache_index_lookups_total", "answer") == {"copy": 66, "redis": 67, "none": 68}
 
 
 def test_tiers_have_their_samples() -> None:

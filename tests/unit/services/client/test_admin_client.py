@@ -83,10 +83,13 @@ def test_documents(admin: ScriptedAdmin) -> None:
 def test_status_and_record(admin: ScriptedAdmin) -> None:
     admin.status.control_age.FromMilliseconds(1500)
     admin.status.workers.add(worker_id="worker-0", total_blocks=7)
+    admin.status.degraded_reasons.extend([pb.DEGRADED_REASON_CONTROL_DATA, pb.DEGRADED_REASON_LIMITS])
+    admin.status.index_copy.failed_lookups = 3
     with AdminClient(admin.address, "token") as client:
         status = client.status()
         record = client.request_record("acme", "r1")
     assert (status.version, status.control_age_s, status.workers[0].total_blocks) == ("9.9", 1.5, 7)
+    assert (status.degraded_reasons, status.index_copy.failed_lookups) == (("control_data", "limits"), 3)
     assert (record.tenant, record.request_id, record.terms[0].cost) == ("acme", "r1", 4.5)
 
 

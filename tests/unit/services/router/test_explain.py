@@ -21,12 +21,14 @@ OUTLOOK = Outlook(OWN, block_size=16, num_blocks=10, num_held=4, evicted_ago_s=N
 LOOKED = Outlooks(CacheMode.READ_WRITE, False, (OUTLOOK,))
 
 
-def term(worker: WorkerId, matched: int, queue_s: float = 0.0, kv_format: FormatDigest = OWN) -> RouteTerm:
-    return RouteTerm(worker, kv_format, matched, queue_s, 0.1, queue_s + 0.6)
+def term(
+    worker: WorkerId, matched: int, queue_s: float = 0.0, kv_format: FormatDigest = OWN, counted: int | None = None
+) -> RouteTerm:
+    return RouteTerm(worker, kv_format, matched, matched if counted is None else counted, queue_s, 0.1, 0.5)
 
 
 def routed(*terms: RouteTerm, rule: RouteRule = RouteRule.COST, degraded: bool = False) -> Routed:
-    return Routed(165, rule, terms, degraded, 0.001)
+    return Routed(165, rule, terms, degraded, 0.001, heat=12.4)
 
 
 def record(*entries: Entry) -> RequestRecord:
@@ -58,6 +60,13 @@ CASES: dict[Miss, tuple[Outlooks, Routed, int, str]] = {
     Miss.GONE: (LOOKED, routed(term(A, 64)), 32, "64 were expected there"),
     Miss.LOAD: (LOOKED, routed(term(A, 32), term(B, 64, queue_s=3)), 32, "b had 64, but would have begun later"),
     Miss.AFFINITY: (LOOKED, routed(term(A, 32), term(B, 64), rule=RouteRule.AFFINITY), 32, "by their own order"),
+    Miss.SHORT_MATCH: (LOOKED, routed(term(A, 0), term(B, 16, counted=0)), 0, "b had 16, too few to count"),
+    Miss.REPLICATED: (
+        LOOKED,
+        routed(term(A, 0), term(B, 64, queue_s=3), rule=RouteRule.REPLICATION),
+        0,
+        "b had 64, but many requests want that",
+    ),
     Miss.OTHER_FORMAT: (
         replace(LOOKED, formats=(OUTLOOK, replace(OUTLOOK, kv_format=OTHER, num_held=8))),
         routed(term(A, 64), term(B, 128, queue_s=9, kv_format=OTHER)),

@@ -20,8 +20,9 @@ from cache_store.memory_registry import MemoryRegistry
 from cache_store.quota import TenantQuota, TierShare
 from cache_store.registry import WorkerRecord
 from cache_store.tier_kind import TierKind
-from cache_store.tokens import pack
+from cache_store.tokens import PackedTokens, pack
 from services.router.generation import CacheMode, EndTokens, GenerationSpec, Prompt, Sampling, TextPrompt, TokenPrompt
+from services.router.heat import PrefixHeat
 from services.router.outlook import OutlookMaker
 from services.router.planning import DEFAULT_MAX_TOKENS, Planner
 from services.router.registry_view import RegistryView
@@ -57,7 +58,10 @@ class Bench:
         self.view = RegistryView(self.registry, self.clock, {}, lambda _: None)
         self.speculations = Speculations(self.clock)
         self.outlooks = OutlookMaker(Departures(self.clock), self.clock)
-        self.planner = Planner(self.directory, tokenizers, self.view, self.index, self.speculations, self.outlooks)
+        self.heat = PrefixHeat(self.clock)
+        self.planner = Planner(
+            self.directory, tokenizers, self.view, self.index, self.speculations, self.outlooks, self.heat
+        )
 
     def named(self, name: str) -> str:
         return self.planner.models.named(ACME.id, name).name
@@ -127,6 +131,25 @@ async def test_the_index_is_asked_by_the_tenants_own_domain(bench: Bench) -> Non
     assert not any(any(plan.matched_tokens.values()) for plan in (other_partition, other_tenant, bypass))
 
 
+async def test_requests_that_begin_alike_heat_what_is_held_of_them_and_no_other_tenants(bench: Bench) -> None:
+    record = worker_record("a")
+    await bench.workers(record)
+    await bench.index.replace(record.incarnation, {})
+    globex = new_tenant("globex", 0.0)
+    for tenant in (ACME, globex):
+        domain = derive_domain(tenant.secret, tenant.id, tenant.epoch, "", record.kv_format, record.model)
+        event = BlockEvent(
+            domain.tag, 0 if tenant is ACME else 1, BlockChange.STORED, b"".join(chain(domain, PROMPT, 16)[:2])
+        )
+        await bench.index.apply(record.incarnation, [event])
+    asked = [PROMPT[: 32 * 4] + pack([number] * 16) for number in range(4)]
+    heats = [(await bench.planner.plan(ACME, spec(TokenPrompt(PackedTokens(each))))).heat for each in asked]
+    assert heats == [0.0, 1.0, 2.0, 3.0]
+    assert (await bench.planner.plan(globex, spec())).heat == 0.0
+    unknown = TokenPrompt(pack(range(100, 150)))
+    assert [(await bench.planner.plan(ACME, spec(unknown))).heat for _ in range(2)] == [0.0, 0.0], "nobody holds it"
+
+
 async def test_a_prompt_that_is_on_its_way_to_a_worker_counts_for_its_own_domain(bench: Bench) -> None:
     record = worker_record("a")
     await bench.workers(record, worker_record("b"))
@@ -148,7 +171,9 @@ async def test_workers_of_different_formats_have_different_domains(bench: Bench)
 
 async def test_without_the_index_it_is_degraded_and_goes_on(bench: Bench) -> None:
     await bench.workers(worker_record("a"))
-    planner = Planner(bench.directory, bench.tokenizers, bench.view, AwayIndex(), bench.speculations, bench.outlooks)
+    planner = Planner(
+        bench.directory, bench.tokenizers, bench.view, AwayIndex(), bench.speculations, bench.outlooks, bench.heat
+    )
     plan = await planner.plan(ACME, spec())
     assert (plan.degraded, plan.cache_mode) == (True, CacheMode.READ_WRITE)
     assert plan.matched_tokens == {"a": 16}, "what was known before"

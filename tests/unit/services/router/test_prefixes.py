@@ -29,6 +29,7 @@ from cache_store.memory_registry import MemoryRegistry
 from cache_store.registry import WorkerRecord
 from cache_store.tokens import pack
 from services.router.cache_validation import prefix_spec
+from services.router.heat import PrefixHeat
 from services.router.messages import timestamp
 from services.router.outlook import OutlookMaker
 from services.router.planning import Planner
@@ -111,6 +112,7 @@ class Bench:
             self.index,
             Speculations(self.clock),
             OutlookMaker(Departures(self.clock), self.clock),
+            PrefixHeat(self.clock),
         )
         self.workers: dict[str, ScriptedWorker] = {}
         self.prefixes = Prefixes(planner, self.view, Questioner(self, b"k" * 32, self.clock), self.clock)  # type: ignore[arg-type]

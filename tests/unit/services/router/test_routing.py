@@ -10,11 +10,14 @@ import pytest
 
 from cache_store.errors import InvalidRequestError, UnavailableError
 from cache_store.index import Incarnation
-from cache_store.registry import WorkerRecord
+from cache_store.registry import WorkerId, WorkerRecord
 from services.router.routing import (
+    MIN_MATCH_TOKENS,
     RECOMPUTE_WEIGHT,
+    TUNING,
     RouteChoice,
     RouteRequest,
+    RouteRule,
     WorkerView,
     choose,
 )
@@ -87,6 +90,86 @@ def test_ties_are_random() -> None:
     seen = Counter(choose(views, {}, ASK, rng).worker.worker_id for _ in range(300))
     assert set(seen) == {"a", "b", "c"}
     assert min(seen.values()) > 50
+
+
+def crowded(name: str, requests: int) -> WorkerRecord:
+    return worker_record(name, load=dataclasses.replace(IDLE, running_requests=requests))
+
+
+def test_of_two_that_cost_the_same_the_one_with_fewer_requests_is_taken() -> None:
+    views = [view(crowded("a", 5)), view(crowded("b", 2), pending_requests=1)]
+    for seed in range(20):
+        choice = choose(views, {}, ASK, random.Random(seed))
+        assert (choice.worker.worker_id, choice.rule) == ("b", RouteRule.TIE)
+
+
+def test_of_many_that_cost_the_same_two_are_drawn_so_that_not_all_routers_take_the_same() -> None:
+    views = [view(crowded(name, number)) for number, name in enumerate("abcd")]
+    rng = random.Random(1)
+    seen = Counter(choose(views, {}, ASK, rng).worker.worker_id for _ in range(600))
+    assert set(seen) == {"a", "b", "c"}, "all but the one with most requests"
+    assert seen["a"] > seen["b"] > seen["c"] > 50
+
+
+def test_costs_within_the_noise_of_the_rates_are_the_same_but_never_where_one_has_more_of_the_prompt() -> None:
+    a, b = worker_record("a"), queued(0, rate=1_009.0)
+    rng = random.Random(1)
+    assert {choose([view(a), view(b)], {}, ASK, rng).worker.worker_id for _ in range(50)} == {"a", "b"}
+    long = dataclasses.replace(ASK, prompt_tokens=400)
+    one_more = {Incarnation("a"): 300, Incarnation("b"): 304}
+    wide = [view(a), view(worker_record("b"))]
+    assert {choose(wide, one_more, long, rng).worker.worker_id for _ in range(50)} == {"b"}
+
+
+def test_a_match_of_few_tokens_binds_nobody() -> None:
+    ask = dataclasses.replace(ASK, prompt_tokens=500)
+    busy = queued(60)
+    few = pick(view(worker_record("a")), view(busy), ask=ask, b=112)
+    assert few.worker.worker_id == "a"
+    assert (few.terms[1].matched_tokens, few.terms[1].counted_tokens) == (112, 0)
+    assert pick(view(worker_record("a")), view(busy), ask=ask, b=128).worker.worker_id == "b", "a quarter of it counts"
+
+
+def test_of_a_long_prompt_the_minimum_is_a_number_of_tokens() -> None:
+    assert TUNING.minimum_match(400) == 100
+    assert TUNING.minimum_match(100_000) == MIN_MATCH_TOKENS
+
+
+HOT = dataclasses.replace(ASK, prompt_tokens=450, heat=20.0)
+"""The first 400 tokens are held by some."""
+
+
+def test_a_queue_at_the_holder_of_a_hot_prefix_makes_a_copy() -> None:
+    holder, idle = view(queued(1_000)), view(worker_record("a"))
+    cold = pick(holder, idle, ask=dataclasses.replace(HOT, heat=1.0), b=400)
+    assert (cold.worker.worker_id, cold.rule) == ("b", RouteRule.COST)
+    hot = pick(holder, idle, ask=HOT, b=400)
+    assert (hot.worker.worker_id, hot.rule) == ("a", RouteRule.REPLICATION)
+    assert hot.terms[0].recompute_s < cold.terms[1].recompute_s
+
+
+def test_a_hot_prefix_makes_no_copy_while_nobody_waits() -> None:
+    assert pick(view(queued(300)), view(worker_record("a")), ask=HOT, b=400).worker.worker_id == "b"
+
+
+def test_enough_holders_make_no_further_copy() -> None:
+    matched = {Incarnation(name): 400 for name in "bcdefgh"}
+    holders = [
+        view(dataclasses.replace(queued(1_000), worker_id=WorkerId(name), incarnation=Incarnation(name)))
+        for name in "bcdefgh"
+    ]
+    ask = dataclasses.replace(HOT, heat=8.0)
+    few = choose([*holders[:1], view(worker_record("a"))], matched, ask, random.Random(0))
+    assert few.worker.worker_id == "a"
+    many = choose([*holders, view(worker_record("a"))], matched, ask, random.Random(0))
+    assert many.worker.worker_id != "a"
+
+
+def test_what_nobody_holds_costs_the_same_whether_hot_or_not() -> None:
+    assert (
+        pick(view(worker_record("a")), ask=HOT).terms
+        == pick(view(worker_record("a")), ask=dataclasses.replace(HOT, heat=0.0)).terms
+    )
 
 
 @pytest.mark.parametrize("dropped", [{"draining": True}, {"model": "other"}, {"max_model_len": 50}, {"num_blocks": 6}])
