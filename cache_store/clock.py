@@ -28,6 +28,23 @@ class SystemClock:
         return time.time()
 
 
+class SteadyClock:
+    """The time of day as it was when this was made, going on with the monotonic clock.
+
+    For what one process tells and judges by itself: a wall clock that is set later changes nothing.
+    """
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+        self._ahead_s = clock.unix_s() - clock.monotonic_s()
+
+    def monotonic_s(self) -> float:
+        return self._clock.monotonic_s()
+
+    def unix_s(self) -> float:
+        return self._clock.monotonic_s() + self._ahead_s
+
+
 class ManualClock:
     """A clock that stands still until it is told to move."""
 

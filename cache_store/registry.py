@@ -83,6 +83,8 @@ class WorkerRecord:
     """Of all pools of the device."""
     adapters: tuple[AdapterReport, ...] = ()
     """What became of those that it is to serve, at most MAX_ADAPTERS."""
+    clock_unix_s: float = 0.0
+    """Time of day by the clock that it judges request tokens by, at the renewal; 0 in a record of another version."""
 
 
 class Renewal(StrEnum):

@@ -165,6 +165,7 @@ def _read(values: _Fields) -> WorkerRecord:
         kv_bytes_per_sequence=values.count("kv_bytes_per_sequence"),
         kv_pool_bytes=values.count("kv_pool_bytes"),
         adapters=tuple(_read_report(each) for each in values.objects("adapters", MAX_ADAPTERS)),
+        clock_unix_s=values.rate("clock_unix_s"),
     )
 
 

@@ -19,7 +19,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
 
 from cache_store.adapters import MAX_ADAPTERS
-from cache_store.clock import Clock
+from cache_store.clock import Clock, SteadyClock
 from cache_store.errors import PreconditionError
 from cache_store.events import BlockEvent
 from cache_store.fence import FenceTable
@@ -75,6 +75,7 @@ class WorkerHost:
         self._sizes = PoolSizes(runner.num_blocks, runner.num_slots)
         self._incarnation = Incarnation(secrets.token_hex(16))
         self._address = ""
+        self._clock = SteadyClock(parts.clock)
         draw = random.Random(secrets.randbits(64)).random  # noqa: S311 - chooses hits to check; nothing secret
         engine = Engine(runner, parts.clock, engine_config(config), draw=draw)
         self._thread = EngineThread(engine, self._offer, parts.clock)
@@ -82,7 +83,7 @@ class WorkerHost:
             self._thread, runner.prepare_adapter, self._model, config.model_name, self._renew_soon
         )
         self._servicer = WorkerServicer(
-            self._thread, self._model, self._incarnation, config.cluster_key, parts.clock, self._adapters
+            self._thread, self._model, self._incarnation, config.cluster_key, self._clock, self._adapters
         )
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=_server_options(self._model))
@@ -168,6 +169,7 @@ class WorkerHost:
             load=self._thread.load,
             quota_generation=self._quotas.generation,
             adapters=self._adapters.reports()[:MAX_ADAPTERS],
+            clock_unix_s=self._clock.unix_s(),
         )
 
     async def drain(self, deadline_s: float) -> None:

@@ -1,12 +1,15 @@
 """How the clients reach a server: retry policy, deadlines, credential. Keeps no state.
 
 Retries are gRPC's own, by service config: UNAVAILABLE only, before the first message of an answer, with growing
-pauses. They are safe because what is retried is idempotent: a generation carries its request id, ending a
-pin twice is ending it once, so is purging twice, everything else that is listed here only reads.
+pauses. Of several routers the first that can be reached gets all calls, so that cancelling and attaching to a running
+request meet the router that runs it; where it goes away, the next one gets them, retries included. They are
+safe because what is retried is idempotent: a generation carries its request id, ending a pin twice is ending it once,
+so is purging twice, everything else that is listed here only reads.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import json
 from typing import TypeAlias
 
@@ -48,6 +51,32 @@ def channel_options() -> list[tuple[str, str | int]]:
         ("grpc.primary_user_agent", "stemcache-python"),
         ("grpc.keepalive_time_ms", 30_000),
     ]
+
+
+def channel_target(address: str) -> str:
+    """What a channel is opened to: `address` is host:port, or several of them with commas between, in order of
+    preference. Raises ValueError where several are not all IPv4 or all IPv6 addresses."""
+    addresses = [part.strip() for part in address.split(",")]
+    if len(addresses) == 1:
+        return address
+    versions = {_ip_version(each) for each in addresses}
+    if len(versions) > 1 or None in versions:
+        raise ValueError(
+            f"{address!r} names several routers, which have to be IP addresses of one version, each with its port; "
+            "a DNS name that has several addresses is given alone, as dns:///name:port"
+        )
+    return f"ipv{versions.pop()}:{','.join(addresses)}"
+
+
+def _ip_version(address: str) -> int | None:
+    host, colon, port = address.rpartition(":")
+    if not colon or not port.isdigit():
+        return None
+    try:
+        ip = ipaddress.ip_address(host.removeprefix("[").removesuffix("]"))
+    except ValueError:
+        return None
+    return ip.version if ip.version == 4 or host.startswith("[") else None
 
 
 def credential_metadata(credential: str) -> CallMetadata:

@@ -11,7 +11,13 @@ from stemcache.v1 import inference_pb2 as pb
 from stemcache.v1.inference_pb2_grpc import InferenceServiceStub
 
 from services.client import messages
-from services.client.channel import CALL_TIMEOUT_S, GENERATION_TIMEOUT_S, channel_options, credential_metadata
+from services.client.channel import (
+    CALL_TIMEOUT_S,
+    GENERATION_TIMEOUT_S,
+    channel_options,
+    channel_target,
+    credential_metadata,
+)
 from services.client.errors import api_errors
 from services.client.requests import GenerationRequest, Prompt, Tokens
 from services.client.results import Generation, GenerationEvent, ModelCard, Tokenized
@@ -19,13 +25,16 @@ from services.client.sync_cache import TenantCache
 
 
 class StemcacheClient:
-    """Calls `address` (host:port) as the tenant whose key `api_key` is. Every method raises ApiError."""
+    """Calls `address` as the tenant whose key `api_key` is. Every method raises ApiError.
+
+    `address` is host:port, or several routers' with commas between: calls go to the first that can be reached.
+    """
 
     def __init__(self, address: str, api_key: str, timeout_s: float = GENERATION_TIMEOUT_S) -> None:
         """`timeout_s` is the deadline of a generation; calls that only read have a shorter one."""
         self._metadata = credential_metadata(api_key)
         self._timeout_s = timeout_s
-        self._channel = grpc.insecure_channel(address, options=channel_options())
+        self._channel = grpc.insecure_channel(channel_target(address), options=channel_options())
         self._stub = InferenceServiceStub(self._channel)
         self.cache = TenantCache(self._channel, self._metadata, timeout_s)
         """Lookups, warming and pins."""

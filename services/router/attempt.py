@@ -15,7 +15,7 @@ from stemcache.worker.v1 import worker_pb2
 from cache_store.clock import Clock
 from cache_store.errors import ComputationError, DeadlineError, WorkerLostError
 from cache_store.registry import PROTOCOL_VERSION, WorkerRecord
-from cache_store.request_token import TOKEN_LIFETIME_S, RequestClaims, sign
+from cache_store.request_token import RequestClaims, sign
 from cache_store.tokens import count
 from services.router.assignments import Assignment
 from services.router.carried import Carried
@@ -47,6 +47,15 @@ class Job:
     """By the monotonic clock."""
 
 
+@dataclass(frozen=True, slots=True)
+class Signer:
+    """What the request token is made with."""
+
+    cluster_key: bytes
+    expires_unix_s: float
+    """By the worker's clock."""
+
+
 class Attempt:
     """One try."""
 
@@ -58,7 +67,7 @@ class Attempt:
         assignment: Assignment,
         pool: WorkerPool,
         carried: Carried,
-        cluster_key: bytes,
+        signer: Signer,
         clock: Clock,
     ) -> None:
         """`number` counts from 1; `carried` goes from one try to the next."""
@@ -67,7 +76,7 @@ class Attempt:
         self._number = number
         self._assignment = assignment
         self._pool = pool
-        self._cluster_key = cluster_key
+        self._signer = signer
         self._clock = clock
         self._carried = carried
         self._answer = carried.answer
@@ -159,7 +168,7 @@ class Attempt:
         hints = self._job.spec.hints
         return worker_pb2.ExecuteRequest(
             protocol_version=PROTOCOL_VERSION,
-            request_token=sign(self._cluster_key, self._claims()),
+            request_token=sign(self._signer.cluster_key, self._claims()),
             prompt=plan.prompt + self._carried.prefix,
             sampling=self._sampling(),
             cache_mode=_CACHE_MODES[plan.cache_mode],
@@ -174,7 +183,7 @@ class Attempt:
             domain=self._job.plan.domains[self._worker.kv_format],
             request_id=self._job.request_id,
             incarnation=self._worker.incarnation,
-            expires_unix_s=self._clock.unix_s() + TOKEN_LIFETIME_S,
+            expires_unix_s=self._signer.expires_unix_s,
             fence_order=known.tenant.fence.order,
             control_generation=known.generation,
         )

@@ -46,6 +46,11 @@ class Carried:
         """Tokens of `prefix`."""
         return len(self.prefix) // TOKEN_BYTES
 
+    @property
+    def num_sent(self) -> int:
+        """Tokens of all samples that have gone out."""
+        return sum(map(len, self._tokens)) // TOKEN_BYTES
+
     def begin(self) -> None:
         """Another worker begins."""
         self._to_skip = [0 if len(self._tokens) == 1 else len(tokens) for tokens in self._tokens]

@@ -10,6 +10,8 @@ import random
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
+import structlog
+
 from cache_store.clock import Clock
 from cache_store.domain import FormatDigest
 from cache_store.errors import DeadlineError, InvalidRequestError, UnavailableError, WorkerLostError
@@ -17,7 +19,7 @@ from cache_store.index import Incarnation
 from cache_store.registry import RENEW_S, WorkerRecord
 from cache_store.tokens import TOKEN_BYTES, count, unpack
 from services.router.answer import Answer
-from services.router.attempt import Attempt, Job
+from services.router.attempt import Attempt, Job, Signer
 from services.router.carried import Carried, DivergedError
 from services.router.detokenizer import PROMPT_TAIL_TOKENS
 from services.router.generation import CacheMode, GenerationEvent, Started
@@ -36,6 +38,8 @@ MAX_RESUMED_ATTEMPTS = 4
 
 CERTAINTY = 2.0
 """A deadline is given up where even a worker that much faster than it was measured would miss it."""
+
+_log = structlog.get_logger()
 
 
 class Dispatcher:
@@ -85,6 +89,7 @@ class Dispatcher:
                 raise
             except WorkerLostError:
                 self._view.suspect(choice.worker.incarnation)
+                _log_loss(job, choice.worker, carried)
                 self._withdraw(coming)
                 if carried.answer.has_ended:
                     yield attempt.finished()
@@ -162,7 +167,8 @@ class Dispatcher:
     def _attempt(self, job: Job, choice: RouteChoice, number: int, carried: Carried) -> Attempt:
         uncached = count(job.plan.prompt) - choice.terms[0].matched_tokens
         assignment = self._view.assign(choice.worker.incarnation, uncached)
-        return Attempt(job, choice.worker, number, assignment, self._pool, carried, self._cluster_key, self._clock)
+        signer = Signer(self._cluster_key, self._view.token_expiry_s(choice.worker))
+        return Attempt(job, choice.worker, number, assignment, self._pool, carried, signer, self._clock)
 
 
 def _routed(job: Job, request: RouteRequest, choice: RouteChoice, route_s: float) -> Routed:
@@ -177,3 +183,12 @@ def _require_time(choice: RouteChoice, left_s: float) -> None:
     is_measured = choice.worker.load.prefill_tokens_per_s > 0
     if is_measured and choice.terms[0].prefill_s / CERTAINTY > left_s:
         raise DeadlineError("the deadline cannot be met: the first token would come after it")
+
+
+def _log_loss(job: Job, worker: WorkerRecord, carried: Carried) -> None:
+    _log.warning(
+        "request.worker_lost",
+        request_id=job.request_id,
+        worker_id=worker.worker_id,
+        sent_tokens=carried.num_sent,
+    )

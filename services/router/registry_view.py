@@ -23,6 +23,7 @@ from cache_store.registry import (
     WorkerId,
     WorkerRecord,
 )
+from cache_store.request_token import TOKEN_LIFETIME_S
 from services.router.assignments import Assignment, Assignments
 from services.router.outage import Outage
 from services.router.routing import WorkerView
@@ -36,7 +37,10 @@ _log = structlog.get_logger()
 class _Known:
     def __init__(self, record: WorkerRecord, now_s: float) -> None:
         self.record = record
+        self.record_s = now_s
+        """When the record was read, by the monotonic clock, as all times here."""
         self.seen_s = now_s
+        """When it was last listed, or could have been: the registry did not answer."""
         self.is_listed = True
         self.suspected_until_s = now_s
 
@@ -106,6 +110,14 @@ class RegistryView:
             )
         return tuple(views)
 
+    def token_expiry_s(self, worker: WorkerRecord) -> float:
+        """When a request token made now for the worker expires, by the worker's own clock: those of router and worker
+        may be apart, and may be set."""
+        known = self._known.get(worker.incarnation)
+        if known is None or not known.record.clock_unix_s:
+            return self._clock.unix_s() + TOKEN_LIFETIME_S
+        return known.record.clock_unix_s + self._clock.monotonic_s() - known.record_s + TOKEN_LIFETIME_S
+
     def assign(self, incarnation: Incarnation, prefill_tokens: int) -> Assignment:
         """Notes a request that is on its way to a worker."""
         return self._assignments.add(incarnation, prefill_tokens)
@@ -129,6 +141,8 @@ class RegistryView:
             records = await self._reader.workers()
         except RegistryUnavailableError as error:
             self._outage.failed(str(error))
+            for known in self._known.values():  # back, it shows nobody until workers have renewed
+                known.seen_s = self._clock.monotonic_s()
             return
         self._outage.succeeded()
         self._take(records)
@@ -150,7 +164,7 @@ class RegistryView:
         if known is None:
             known = self._known[incarnation] = _Known(record, now_s)
             _log.info("worker.joined", worker_id=record.worker_id, model=record.model)
-        known.record, known.seen_s, known.is_listed = record, now_s, True
+        known.record, known.record_s, known.seen_s, known.is_listed = record, now_s, now_s, True
 
     def _forget(self, current: Mapping[WorkerId, Incarnation], listed: set[Incarnation], now_s: float) -> None:
         """Loses incarnations that were replaced, and those that stay away."""

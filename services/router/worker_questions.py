@@ -11,11 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
-from cache_store.clock import Clock
 from cache_store.domain import Domain
 from cache_store.errors import StemcacheError
 from cache_store.registry import WorkerRecord
-from cache_store.request_token import TOKEN_LIFETIME_S, RequestClaims, sign
+from cache_store.request_token import RequestClaims, sign
 from services.router.worker_client import WorkerPool, WorkerStub
 from services.tenants.directory import KnownTenant
 
@@ -47,10 +46,11 @@ class Answers(Generic[Answer]):
 class Questioner:
     """Asks workers on behalf of a tenant."""
 
-    def __init__(self, pool: WorkerPool, cluster_key: bytes, clock: Clock) -> None:
+    def __init__(self, pool: WorkerPool, cluster_key: bytes, token_expiry_s: Callable[[WorkerRecord], float]) -> None:
+        """`token_expiry_s`: when a token made now for a worker expires, by that worker's clock."""
         self._pool = pool
         self._cluster_key = cluster_key
-        self._clock = clock
+        self._token_expiry_s = token_expiry_s
 
     async def ask(
         self,
@@ -87,7 +87,7 @@ class Questioner:
             domain=domain,
             request_id=uuid.uuid4().hex,
             incarnation=worker.incarnation,
-            expires_unix_s=self._clock.unix_s() + TOKEN_LIFETIME_S,
+            expires_unix_s=self._token_expiry_s(worker),
             fence_order=known.tenant.fence.order,
             control_generation=known.generation,
         )

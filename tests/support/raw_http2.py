@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import struct
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 _PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n"
@@ -14,7 +14,9 @@ _INITIAL_WINDOW_SIZE = 4
 
 
 @asynccontextmanager
-async def unread_call(address: str, method: str, message: bytes) -> AsyncIterator[None]:
+async def unread_call(
+    address: str, method: str, message: bytes, metadata: Sequence[tuple[str, str]] = ()
+) -> AsyncIterator[None]:
     """A call of `method` whose answer the server may not send: the window is 0 bytes."""
     host, _, port = address.rpartition(":")
     _, writer = await asyncio.open_connection(host, int(port))
@@ -25,6 +27,7 @@ async def unread_call(address: str, method: str, message: bytes) -> AsyncIterato
         ":authority": address,
         "content-type": "application/grpc",
         "te": "trailers",
+        **dict(metadata),
     }
     writer.write(_PREFACE)
     writer.write(_frame(_SETTINGS, 0, 0, struct.pack(">HI", _INITIAL_WINDOW_SIZE, 0)))

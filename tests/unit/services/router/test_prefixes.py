@@ -115,7 +115,7 @@ class Bench:
             PrefixHeat(self.clock),
         )
         self.workers: dict[str, ScriptedWorker] = {}
-        self.prefixes = Prefixes(planner, self.view, Questioner(self, b"k" * 32, self.clock), self.clock)  # type: ignore[arg-type]
+        self.prefixes = Prefixes(planner, self.view, Questioner(self, b"k" * 32, self.view.token_expiry_s), self.clock)  # type: ignore[arg-type]
 
     async def ask(self, worker: WorkerRecord, question: Callable[[Any], Awaitable[Any]]) -> Any:
         """As `WorkerPool.ask`."""

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from cache_store.clock import ManualClock
 from cache_store.index import Incarnation
 from cache_store.registry import LEASE_S, PROTOCOL_VERSION, RegistryUnavailableError, WorkerLoad, WorkerRecord
+from cache_store.request_token import TOKEN_LIFETIME_S
 from services.router.assignments import REPORT_LAG_S
 from services.router.registry_view import LOST_AFTER_S, RegistryView
 from services.router.routing import WorkerView
@@ -101,6 +104,32 @@ async def test_a_registry_that_restarted_empty_loses_nobody(bench: Bench) -> Non
     await bench.poll(worker_record("a"))
     assert not bench.only().suspected
     assert bench.lost == []
+
+
+async def test_a_registry_that_is_back_without_leases_loses_nobody_at_once(bench: Bench) -> None:
+    await bench.poll(worker_record("a"))
+    bench.registry.is_away = True
+    bench.clock.advance(60)
+    await bench.view.poll()
+    bench.registry.is_away = False
+    bench.clock.advance(0.5)
+    await bench.poll()
+    assert bench.only().suspected
+    assert bench.lost == []
+    bench.clock.advance(LOST_AFTER_S)
+    await bench.poll()
+    assert bench.lost == [A]
+
+
+async def test_a_request_token_expires_by_the_workers_clock(bench: Bench) -> None:
+    record = replace(worker_record("a"), clock_unix_s=5e9)
+    await bench.poll(record)
+    bench.clock.advance(2.0)
+    assert bench.view.token_expiry_s(record) == 5e9 + 2.0 + TOKEN_LIFETIME_S
+    bench.registry.is_away = True
+    await bench.view.poll()
+    bench.clock.advance(60.0)
+    assert bench.view.token_expiry_s(record) == 5e9 + 62.0 + TOKEN_LIFETIME_S
 
 
 async def test_a_worker_that_stays_away_is_lost_once(bench: Bench) -> None:
