@@ -68,7 +68,7 @@ class Store:
         options = {
             "port": str(self._place.port), "unixsocket": socket, "unixsocketperm": "700", "dir": str(self._data),
             "aclfile": str(self._folder / "users.acl"), "logfile": str(self._folder / "valkey.log"),
-            "appendonly": "yes", "appendfsync": "everysec", "save": "", "maxmemory-policy": "noeviction",
+            "appendonly": "yes", "appendfsync": "everysec", "save": "", "maxmemory-policy": "noeviction", "protected-mode": "no",
             "bind": self._place.host or "127.0.0.1",
         }  # fmt: skip
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
