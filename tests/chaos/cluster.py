@@ -170,8 +170,8 @@ class Cluster:
         seat = self.layout.seats.get(name, Seat())
         told = {
             "worker_id": name, "redis_url": self.store.urls.worker, "cluster_key": cluster_key(MASTER).hex(),
-            "pool": 4_096, "max_num_sequences": 128, "digest_step_s": STEP_S, "digest_token_s": TOKEN_S, "listen_host": seat.host,
-            **self.layout.worker_told,
+            "pool": 4_096, "max_num_sequences": 128, "digest_step_s": STEP_S, "digest_token_s": TOKEN_S,
+            "listen_host": seat.host, **self.layout.worker_told,
         }  # fmt: skip
         if self.layout.has_clocks:
             told["clock_file"] = str(self.clock_file(name))

@@ -6,7 +6,7 @@ hardware address that nobody has. Needs root and `ip`.
 
 from __future__ import annotations
 
-import os
+import secrets
 import subprocess
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -54,8 +54,8 @@ class Network:
 @contextmanager
 def running_network(names: Sequence[str]) -> Iterator[Network]:
     """A namespace for each name, all reachable from this machine's own; nothing is left afterwards."""
-    net = os.getpid() % 250
-    tag = f"sc{os.getpid() % 100_000}"
+    net = secrets.randbelow(250)
+    tag = f"sc{secrets.token_hex(3)}"
     bridge = f"{tag}b"
     with ExitStack() as undo:
         _run("ip", "link", "add", bridge, "type", "bridge")

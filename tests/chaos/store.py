@@ -68,8 +68,8 @@ class Store:
         options = {
             "port": str(self._place.port), "unixsocket": socket, "unixsocketperm": "700", "dir": str(self._data),
             "aclfile": str(self._folder / "users.acl"), "logfile": str(self._folder / "valkey.log"),
-            "appendonly": "yes", "appendfsync": "everysec", "save": "", "maxmemory-policy": "noeviction", "protected-mode": "no",
-            "bind": self._place.host or "127.0.0.1",
+            "appendonly": "yes", "appendfsync": "everysec", "save": "", "maxmemory-policy": "noeviction",
+            "bind": self._place.host or "127.0.0.1", "protected-mode": "no",
         }  # fmt: skip
         arguments = [part for name, value in options.items() for part in (f"--{name}", value)]
         self._process = await asyncio.create_subprocess_exec(

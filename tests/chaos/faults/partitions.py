@@ -20,7 +20,7 @@ from tests.chaos.network import Network, running_network
 from tests.chaos.outcome import Outcome
 from tests.chaos.store import Place
 
-SHAPE = Shape(num_streams=36, max_tokens=40)
+SHAPE = Shape(num_streams=36, max_tokens=80)
 CUT_S = 22.0
 RECOVER_S = 15.0
 PROMPT = Tokens(tuple(range(5, 105)))
