@@ -2,15 +2,13 @@
 //
 // A stage is what lies between two calls of the attention: the rest of one layer (output projection, residual, norm, gate
 // and up projections, activation, down projection, residual) and the beginning of the next one (norm, projections of
-// queries, keys and values, their norms, rotation), or at the end the last norm and the logits. One parallel region per
-// stage. Each row's result depends on that row alone, bit by bit: see linear.h.
+// queries, keys and values, their norms, rotation), or at the end the last norm and the logits. With an attention that
+// a team of threads can call, all stages are one parallel region; with any other one each stage is. Each row's result
+// depends on that row alone, bit by bit: see linear.h.
 
 #include "linear.h"
-
-#if defined(_OPENMP)
-#include <omp.h>
-#endif
-#include <sched.h>
+#include "paged_attention.h"
+#include "team.h"
 
 extern "C" {
 
@@ -27,7 +25,7 @@ struct FusedLayer {
 
 struct FusedModel {
   const FusedLayer* layers;
-  const float *last_norm, *head, *head_bias;  // head [vocabulary, hidden]
+  const float *embedding, *last_norm, *head, *head_bias;  // embedding and head [vocabulary, hidden]
   int32_t num_layers, hidden, intermediate, num_query_heads, num_kv_heads, head_dim, rotary_dim, vocabulary;
   float epsilon, head_epsilon;  // of the norms of whole rows and of single heads
 };
@@ -35,10 +33,17 @@ struct FusedModel {
 // Buffers have a row per token, but `normed`, which has at least 8 for every thread.
 struct FusedStep {
   float *hidden, *normed, *projected, *activated, *logits;
-  const float* attended;           // [tokens, query_heads * head_dim]
+  float* attended;                 // [tokens, query_heads * head_dim]
   const float *cosines, *sines;    // [positions, rotary_dim]
-  const int64_t* positions;        // [tokens]
+  const int64_t *positions;        // [tokens]
   int32_t num_rows, num_threads;
+};
+
+// The attention of all layers, as `paged_attention.h` offers it.
+struct FusedAttention {
+  void (*attend)(const Step*, const Layer*, Team*, int thread);
+  const Step* const* steps;  // [layers], of each one's group
+  const Layer* layers;       // reads `projected`, writes `attended`
 };
 }
 
@@ -47,36 +52,20 @@ namespace {
 constexpr int kRowBlock = 96;       // rows of one task
 constexpr int kOutputs = 32;        // outputs of one task
 constexpr int kMaxHeadDim = 256;
+constexpr int kProducts = 4;        // of a stage
 constexpr int kOwnRows = 8;         // up to that many rows every thread norms all by itself instead of waiting
-constexpr int kSpins = 2000;        // turns of waiting for other threads before the core is offered to others
-
-// Threads of one parallel region.
-struct Team {
-  int size = 1, arrived = 0, generation = 0;
-  int claimed[4] = {};  // next task of each product
-
-  void wait() {
-    if (size == 1) return;
-    const int now = __atomic_load_n(&generation, __ATOMIC_ACQUIRE);
-    if (__atomic_add_fetch(&arrived, 1, __ATOMIC_ACQ_REL) == size) {
-      arrived = 0;
-      __atomic_store_n(&generation, now + 1, __ATOMIC_RELEASE);
-      return;
-    }
-    for (int i = 0; __atomic_load_n(&generation, __ATOMIC_ACQUIRE) == now; i++) {
-      if (i >= kSpins) sched_yield();
-#if defined(__x86_64__)
-      else __builtin_ia32_pause();
-#endif
-    }
-  }
-};
-
 struct Context {
   const FusedModel& model;
   const FusedStep& step;
   Team& team;
+  int* claimed;  // next task of each product
   int thread;
+
+  // Waits until all threads have finished a product, which then may be begun again.
+  void end(int product) const {
+    team.wait();
+    if (thread == 0) claimed[product] = 0;  // nobody claims any of it before the next wait
+  }
 };
 
 // ---- rows -------------------------------------------------------------------------------------------------------
@@ -136,7 +125,7 @@ void product(const Context& c, int number, const float* weights, int parts, int 
   const int height = ((rows + blocks - 1) / blocks + kTileRows - 1) / kTileRows * kTileRows;
   const int columns = (outputs + width - 1) / width, stride = parts * padded(width);
   for (;;) {
-    const int task = __atomic_fetch_add(&c.team.claimed[number], 1, __ATOMIC_RELAXED);
+    const int task = __atomic_fetch_add(&c.claimed[number], 1, __ATOMIC_RELAXED);
     if (task >= blocks * columns) return;
     const int low = task / columns * height, high = low + height < rows ? low + height : rows;
     const int output = task % columns * width, count = outputs - output < width ? outputs - output : width;
@@ -189,11 +178,11 @@ void activate(const Context& c, const FusedLayer& layer, const float* x) {
 
 void finish_layer(const Context& c, const FusedLayer& layer) {
   add_product(c, 0, layer.output, layer.output_bias, c.model.num_query_heads * c.model.head_dim, c.step.attended);
-  c.team.wait();
+  c.end(0);
   activate(c, layer, norm_all(c, layer.mlp_norm));
-  c.team.wait();
+  c.end(1);
   add_product(c, 2, layer.down, layer.down_bias, c.model.intermediate, c.step.activated);
-  c.team.wait();
+  c.end(2);
 }
 
 void compute_logits(const Context& c) {
@@ -203,6 +192,22 @@ void compute_logits(const Context& c) {
             add_bias(sums, m.head_bias ? m.head_bias + output : nullptr, count);
             memcpy(c.step.logits + (int64_t)r * m.vocabulary + output, sums, sizeof(float) * count);
           });
+}
+
+void embed(const Context& c, const int64_t* token_ids) {
+  const int64_t width = c.model.hidden;
+  for (int r = c.thread; r < c.step.num_rows; r += c.team.size)
+    memcpy(c.step.hidden + r * width, c.model.embedding + token_ids[r] * width, sizeof(float) * width);
+  c.team.wait();
+}
+
+// Moves those rows of what goes through all layers to the front.
+void keep_rows(const Context& c, const int64_t* rows, int count) {
+  const int64_t hidden = c.model.hidden, attended = (int64_t)c.model.num_query_heads * c.model.head_dim;
+  for (int i = 0; i < count; i++) {
+    memmove(c.step.hidden + i * hidden, c.step.hidden + rows[i] * hidden, sizeof(float) * hidden);
+    memmove(c.step.attended + i * attended, c.step.attended + rows[i] * attended, sizeof(float) * attended);
+  }
 }
 
 void run_stage(const Context& c, int layer) {
@@ -222,31 +227,43 @@ int stemcache_fused_max_head_dim() { return kMaxHeadDim; }
 // Finishes layer `layer` - 1, whose attention is in `attended`, and begins layer `layer`: its queries, keys and values
 // are in `projected`. 0 begins only; the number of layers finishes the last one and gives `logits`.
 void stemcache_fused_stage(const FusedModel* model, const FusedStep* step, int layer) {
-  Team team;
-#pragma omp parallel num_threads(step->num_threads) if (step->num_threads > 1)
-  {
-    int thread = 0;
-#if defined(_OPENMP)
-    thread = omp_get_thread_num();
-#pragma omp single
-    team.size = omp_get_num_threads();
-#endif
-    run_stage(Context{*model, *step, team, thread}, layer);
-  }
+  int claimed[kProducts] = {};
+  in_team(step->num_threads, [&](Team& team, int thread) { run_stage(Context{*model, *step, team, claimed, thread}, layer); });
+}
+
+// All of it for the tokens `token_ids`; gives the logits of the `num_drawing` rows `drawing`, in ascending order.
+void stemcache_fused_forward(const FusedModel* model, const FusedStep* step, const FusedAttention* attention,
+                             const int64_t* token_ids, const int64_t* drawing, int num_drawing) {
+  int claimed[kProducts] = {};
+  FusedStep last = *step;
+  last.num_rows = num_drawing;
+  in_team(step->num_threads, [&](Team& team, int thread) {
+    const Context c{*model, *step, team, claimed, thread};
+    embed(c, token_ids);
+    for (int layer = 0; layer < model->num_layers; layer++) {
+      run_stage(c, layer);
+      c.end(3);
+      attention->attend(attention->steps[layer], &attention->layers[layer], &team, thread);
+    }
+    if (thread == 0) keep_rows(c, drawing, num_drawing);  // nobody reads what the others have become
+    team.wait();
+    run_stage(Context{*model, last, team, claimed, thread}, model->num_layers);
+  });
 }
 
 // out [rows, outputs] = x [rows, inputs] . weights [outputs, inputs] + bias.
 void stemcache_linear(const float* weights, const float* bias, int outputs, int inputs, const float* x, int num_rows,
                       float* out, int num_threads) {
-  Team team;
+  int claimed[kProducts] = {};
   FusedModel model{};
   FusedStep step{};
   step.num_rows = num_rows;
-#pragma omp parallel num_threads(num_threads) if (num_threads > 1)
-  product(Context{model, step, team, 0}, 0, weights, 1, outputs, inputs, x, kOutputs,
-          [&](int r, int output, int count, float* sums) {
-            add_bias(sums, bias ? bias + output : nullptr, count);
-            memcpy(out + (int64_t)r * outputs + output, sums, sizeof(float) * count);
-          });
+  in_team(num_threads, [&](Team& team, int thread) {
+    product(Context{model, step, team, claimed, thread}, 0, weights, 1, outputs, inputs, x, kOutputs,
+            [&](int r, int output, int count, float* sums) {
+              add_bias(sums, bias ? bias + output : nullptr, count);
+              memcpy(out + (int64_t)r * outputs + output, sums, sizeof(float) * count);
+            });
+  });
 }
 }

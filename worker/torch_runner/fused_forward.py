@@ -1,4 +1,5 @@
-"""The forward of llama-like models by our own kernels: everything but the attention, one call between two layers'.
+"""The forward of llama-like models by our own kernels: one call with an attention that threads can call, else one call
+between two layers' attention.
 
 fp32 on a CPU. Chosen by the structure of the modules and checked at load against the model's own logits. Its buffers
 grow to the largest step, so it belongs to one thread. As many threads compute as torch is set to use.
@@ -8,13 +9,22 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from worker.model_files.layers import LayerSpec
-from worker.torch_runner.fused_library import FusedLibrary, LayerStruct, ModelStruct, StepStruct, address, layer_struct
+from worker.torch_runner.fused_library import (
+    AttentionStruct,
+    FusedLibrary,
+    LayerStruct,
+    ModelStruct,
+    StepStruct,
+    address,
+    layer_struct,
+)
 from worker.torch_runner.fused_weights import FusedWeights, UnfitError
 from worker.torch_runner.hook import LayerAttention
 from worker.torch_runner.rotary_table import RotaryTable
@@ -22,6 +32,20 @@ from worker.torch_runner.step_batch import Ints
 
 _OWN_ROWS = 8
 """Rows of normed values that every thread has for itself, as in fused_forward.cpp."""
+
+
+@runtime_checkable
+class TeamAttention(Protocol):
+    """Attention of one step that the threads of a forward call themselves."""
+
+    def team_calls(
+        self, layers: Sequence[LayerSpec], query: Tensor, key: Tensor, value: Tensor, out: Tensor
+    ) -> AttentionStruct:
+        """The calls of all layers, which read the first three and write `out`; valid while the step is.
+
+        Shapes as in `LayerAttention.attend`; `out` may have more tokens than the step.
+        """
+        ...
 
 
 class FusedForward:
@@ -40,7 +64,7 @@ class FusedForward:
         vocabulary, hidden = weights.head.weight.shape
         self._model = ModelStruct(
             self._layers,
-            *(address(each) for each in (weights.last_norm, weights.head.weight, weights.head.bias)),
+            *(address(each) for each in (weights.embedding, weights.last_norm, weights.head.weight, weights.head.bias)),
             *(len(layers), hidden, weights.layers[0].down.weight.shape[1], spec.num_query_heads),
             *(spec.num_kv_heads, spec.head_dim, self._rotary.width, vocabulary),
             *(weights.epsilon, weights.head_epsilon),
@@ -53,19 +77,28 @@ class FusedForward:
         self._rotary.cover(int(positions.max()) + 1)
         buffers = self._buffers
         buffers.reserve(num_tokens, num_drawing, torch.get_num_threads())
-        hidden = buffers.hidden[:num_tokens]
-        torch.index_select(self._weights.embedding, 0, torch.from_numpy(token_ids), out=hidden)
         positions = np.ascontiguousarray(positions, dtype=np.int64)
-        step = self._step(num_tokens, hidden, positions)
-        attended = self._attend(attention, step, buffers.heads(num_tokens))
-        drawing = torch.from_numpy(drawing_tokens)
-        if num_drawing < num_tokens:  # nobody reads what the others have become
-            attended, hidden = attended[drawing], hidden[drawing]
-        if num_drawing:
-            last = self._step(num_drawing, hidden, positions)
-            last.attended = attended.data_ptr()
-            self._library.stage(self._model, last, len(self._specs))
+        step = self._step(num_tokens, buffers.hidden, buffers.attended, positions)
+        if isinstance(attention, TeamAttention):
+            calls = attention.team_calls(self._specs, *buffers.heads(num_tokens), buffers.attended)
+            arrays = token_ids.ctypes.data, drawing_tokens.ctypes.data
+            self._library.forward(self._model, step, calls, *arrays, num_drawing)
+        else:
+            self._stage_by_stage(attention, step, token_ids, positions, drawing_tokens)
         return buffers.logits[:num_drawing]
+
+    def _stage_by_stage(
+        self, attention: LayerAttention, step: StepStruct, token_ids: Ints, positions: Ints, drawing_tokens: Ints
+    ) -> None:
+        buffers = self._buffers
+        hidden = buffers.hidden[: len(token_ids)]
+        torch.index_select(self._weights.embedding, 0, torch.from_numpy(token_ids), out=hidden)
+        attended = self._attend(attention, step, buffers.heads(len(token_ids)))
+        if len(drawing_tokens):
+            drawing = torch.from_numpy(drawing_tokens)
+            attended, hidden = attended[drawing], hidden[drawing]
+            last = self._step(len(drawing_tokens), hidden, attended, positions)
+            self._library.stage(self._model, last, len(self._specs))
 
     def _attend(self, attention: LayerAttention, step: StepStruct, heads: tuple[Tensor, Tensor, Tensor]) -> Tensor:
         """All layers up to the attention of the last one, which it returns [tokens, query_heads * head_dim]."""
@@ -77,12 +110,12 @@ class FusedForward:
             step.attended = attended.data_ptr()
         return attended.flatten(1)
 
-    def _step(self, num_rows: int, hidden: Tensor, positions: Ints) -> StepStruct:
-        """Points into buffers, `hidden` and `positions`, which must outlive it."""
+    def _step(self, num_rows: int, hidden: Tensor, attended: Tensor, positions: Ints) -> StepStruct:
+        """Points into buffers and arguments, which must outlive it."""
         buffers = self._buffers
         return StepStruct(
             *(hidden.data_ptr(), buffers.normed.data_ptr(), buffers.projected.data_ptr()),
-            *(buffers.activated.data_ptr(), buffers.logits.data_ptr(), None),
+            *(buffers.activated.data_ptr(), buffers.logits.data_ptr(), attended.data_ptr()),
             *(self._rotary.cosines.data_ptr(), self._rotary.sines.data_ptr(), positions.ctypes.data),
             *(num_rows, torch.get_num_threads()),
         )
@@ -94,7 +127,7 @@ class _Buffers:
     def __init__(self, model: ModelStruct) -> None:
         self._model = model
         self._num_projected = model.num_query_heads + 2 * model.num_kv_heads
-        self.hidden = self.normed = self.projected = self.activated = self.logits = torch.empty(0)
+        self.hidden = self.normed = self.projected = self.attended = self.activated = self.logits = torch.empty(0)
 
     def reserve(self, num_tokens: int, num_logits: int, num_threads: int) -> None:
         """Room for a step; what is already there is not kept."""
@@ -104,6 +137,7 @@ class _Buffers:
             self.hidden = torch.empty(num_tokens, model.hidden)
             self.normed = torch.empty(max(num_tokens, _OWN_ROWS * num_threads), model.hidden)
             self.projected = torch.empty(num_tokens, self._num_projected, model.head_dim)
+            self.attended = torch.empty(num_tokens, model.num_query_heads, model.head_dim)
             self.activated = torch.empty(num_tokens, model.intermediate)
         if self.logits.shape[0] < num_logits or self.logits.dim() == 1:
             self.logits = torch.empty(num_logits, model.vocabulary)

@@ -11,6 +11,7 @@ from torch import Tensor
 from worker.torch_runner.compiler import Compiler
 from worker.torch_runner.fused_weights import FusedLayerWeights
 from worker.torch_runner.kernel_build import Kernel, build_kernel
+from worker.torch_runner.kernel_structs import KernelLayer, KernelStep
 
 
 class LayerStruct(ctypes.Structure):
@@ -30,7 +31,7 @@ class ModelStruct(ctypes.Structure):
 
     _fields_ = (
         ("layers", ctypes.POINTER(LayerStruct)),
-        *((name, ctypes.c_void_p) for name in ("last_norm", "head", "head_bias")),
+        *((name, ctypes.c_void_p) for name in ("embedding", "last_norm", "head", "head_bias")),
         *((name, ctypes.c_int32) for name in ("num_layers", "hidden", "intermediate", "num_query_heads")),
         *((name, ctypes.c_int32) for name in ("num_kv_heads", "head_dim", "rotary_dim", "vocabulary")),
         *((name, ctypes.c_float) for name in ("epsilon", "head_epsilon")),
@@ -47,6 +48,16 @@ class StepStruct(ctypes.Structure):
     )
 
 
+class AttentionStruct(ctypes.Structure):
+    """`struct FusedAttention` of fused_forward.cpp."""
+
+    _fields_ = (
+        ("attend", ctypes.c_void_p),
+        ("steps", ctypes.POINTER(ctypes.POINTER(KernelStep))),
+        ("layers", ctypes.POINTER(KernelLayer)),
+    )
+
+
 class FusedLibrary:
     """What the library offers. Raises KernelBuildError where it cannot be built."""
 
@@ -58,6 +69,14 @@ class FusedLibrary:
         stage.restype = None
         self.stage: Callable[[object, object, int], None] = stage
         """(model, step, layer): see fused_forward.cpp."""
+        forward = library.stemcache_fused_forward
+        forward.argtypes = (
+            *(ctypes.POINTER(struct) for struct in (ModelStruct, StepStruct, AttentionStruct)),
+            *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int),
+        )
+        forward.restype = None
+        self.forward: Callable[[object, object, object, int, int, int], None] = forward
+        """(model, step, attention, token ids, drawing rows, number of those): see fused_forward.cpp."""
         self._linear = library.stemcache_linear
         self._linear.argtypes = (
             *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int, ctypes.c_int),

@@ -17,6 +17,7 @@ from transformers.activations import SiLUActivation
 
 from cache_store.errors import StemcacheError
 from worker.model_files.layers import LayerSpec
+from worker.torch_runner.huge_pages import HugePages
 
 _LAYER = {"self_attn", "mlp", "input_layernorm", "post_attention_layernorm"}
 _SPLIT_HEADS, _FUSED_HEADS = ("q_proj", "k_proj", "v_proj"), ("qkv_proj",)
@@ -84,11 +85,12 @@ def check_structure(module: PreTrainedModel, layers: Sequence[LayerSpec]) -> Non
 
 def fuse_weights(module: PreTrainedModel) -> FusedWeights:
     """The weights of a module of that structure, joined."""
-    base = module.base_model
+    base, pages = module.base_model, HugePages()
     (head,) = _linears(module, ("lm_head",))
+    head.weight.data = pages.copy(head.weight.data)
     return FusedWeights(
         _weight(_child(base, "embed_tokens")),
-        tuple(_fuse_layer(layer) for layer in _layers(base)),
+        tuple(_fuse_layer(layer, pages) for layer in _layers(base)),
         _weight(_child(base, "norm")),
         Matrix(head.weight, head.bias),
         _epsilon(_norms(base)),
@@ -179,27 +181,26 @@ def _epsilon(norms: Sequence[nn.Module]) -> float:
     return epsilon
 
 
-def _fuse_layer(layer: nn.Module) -> FusedLayerWeights:
+def _fuse_layer(layer: nn.Module, pages: HugePages) -> FusedLayerWeights:
     attention, mlp = _child(layer, "self_attn"), _child(layer, "mlp")
     norms = {name: _weight(child) for name, child in attention.named_children() if name in _HEAD_NORMS}
     return FusedLayerWeights(
         norm=_weight(_child(layer, "input_layernorm")),
-        projections=_join(_linears(attention, _heads(attention))),
+        projections=_join(_linears(attention, _heads(attention)), pages),
         query_norm=norms.get("q_norm"),
         key_norm=norms.get("k_norm"),
-        output=_join(_linears(attention, ("o_proj",))),
+        output=_join(_linears(attention, ("o_proj",)), pages),
         mlp_norm=_weight(_child(layer, "post_attention_layernorm")),
-        gate_up=_join(_linears(mlp, _gate(mlp))),
-        down=_join(_linears(mlp, ("down_proj",))),
+        gate_up=_join(_linears(mlp, _gate(mlp)), pages),
+        down=_join(_linears(mlp, ("down_proj",)), pages),
     )
 
 
-def _join(linears: Sequence[nn.Linear]) -> Matrix:
+def _join(linears: Sequence[nn.Linear], pages: HugePages) -> Matrix:
     """One matrix, of which the parameters of `linears` become views."""
-    if len(linears) == 1:
-        linears[0].weight.data = linears[0].weight.data.contiguous()
-        return Matrix(linears[0].weight, linears[0].bias)
-    weight = torch.cat([linear.weight for linear in linears])
+    num_outputs = sum(linear.out_features for linear in linears)
+    weight = pages.empty((num_outputs, linears[0].in_features), linears[0].weight.dtype)
+    torch.cat([linear.weight.data for linear in linears], out=weight)
     biases = [_bias(linear) for linear in linears]
     bias = None if all(each is None for each in biases) else torch.cat([_or_zeros(linear) for linear in linears])
     start = 0

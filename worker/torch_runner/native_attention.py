@@ -7,6 +7,7 @@ once per back end; its workspace grows to the largest step and is reused, so a b
 from __future__ import annotations
 
 import ctypes
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,11 +19,15 @@ from cache_store.kv_layout import KvDtype
 from worker.model_files.layers import LayerSpec
 from worker.torch_runner.attention_backend import Order
 from worker.torch_runner.compiler import Compiler
+from worker.torch_runner.fused_library import AttentionStruct
 from worker.torch_runner.hook import LayerAttention
 from worker.torch_runner.kernel_build import build_kernel
 from worker.torch_runner.kernel_structs import KernelLayer, KernelStep
 from worker.torch_runner.pools import KvPools, LayerPool
 from worker.torch_runner.step_batch import GroupBatch, Slots, StepBatch
+
+Heads = tuple[Tensor, Tensor, Tensor]
+"""Queries, keys and values, as `LayerAttention.attend` takes them."""
 
 _ELEMENTS = {KvDtype.FLOAT32: 0, KvDtype.INT8: 1, KvDtype.FLOAT8: 2}
 
@@ -46,6 +51,7 @@ class NativeAttention:
         self._num_threads = num_threads
         self._order = order
         self._workspace = torch.empty(0, dtype=torch.uint8)
+        self._team: TeamLayers | None = None
 
     @property
     def name(self) -> str:
@@ -95,11 +101,27 @@ class NativeAttention:
 
     def call(self, step: KernelStep, layer: KernelLayer) -> None:
         """Runs the kernel, with as much workspace as it asks for."""
+        layer.workspace = self.workspace(step, layer)
+        self._attend(ctypes.byref(step), ctypes.byref(layer))
+
+    def workspace(self, step: KernelStep, layer: KernelLayer) -> int:
+        """Address of as much workspace as the call asks for, until the next call."""
         needed = int(self._workspace_bytes(ctypes.byref(step), ctypes.byref(layer)))
         if needed > self._workspace.numel():
             self._workspace = torch.empty(needed, dtype=torch.uint8)
-        layer.workspace = self._workspace.data_ptr()
-        self._attend(ctypes.byref(step), ctypes.byref(layer))
+        return self._workspace.data_ptr()
+
+    def layers(self, pools: KvPools, specs: Sequence[LayerSpec], heads: Heads, out: Tensor) -> TeamLayers:
+        """The calls of all layers, made anew only where other memory is read or written than in the last step."""
+        key = (pools, specs, *(tensor.data_ptr() for tensor in (*heads, out)))
+        if self._team is None or self._team.key != key:
+            self._team = TeamLayers(key, pools, specs, heads, out)
+        return self._team
+
+    @property
+    def team_address(self) -> int | None:
+        """Of the call that all threads of a team make."""
+        return ctypes.cast(self.library.stemcache_attend_in_team, ctypes.c_void_p).value
 
 
 def pool_fields(pool: LayerPool, dtype: KvDtype) -> dict[str, int]:
@@ -135,34 +157,79 @@ class _NativeStep:
         softcap: float,
         sinks: Tensor | None,
     ) -> Tensor:
-        query, key, value = _dense_last(query), _dense_last(key), _dense_last(value)
-        group, place = self._pools.place(layer)
-        pool = self._pools.groups[group]
-        num_heads, num_tokens, width = query.shape
+        heads = _dense_last(query), _dense_last(key), _dense_last(value)
+        group, _ = self._pools.place(layer)
+        num_heads, num_tokens, _ = query.shape
         output = torch.empty(num_tokens, num_heads, value.shape[2])
         sinks = None if sinks is None else sinks.contiguous()
-        arguments = KernelLayer(
-            query=query.data_ptr(),
-            key=key.data_ptr(),
-            value=value.data_ptr(),
-            out=output.data_ptr(),
-            sinks=None if sinks is None else sinks.data_ptr(),
-            query_token_stride=query.stride(1),
-            query_head_stride=query.stride(0),
-            key_token_stride=key.stride(1),
-            key_head_stride=key.stride(0),
-            value_token_stride=value.stride(1),
-            value_head_stride=value.stride(0),
-            num_query_heads=num_heads,
-            key_width=width,
-            value_width=value.shape[2],
-            window=window,
-            scaling=scaling,
-            softcap=softcap,
-            **pool_fields(pool.layer(place), pool.dtype),
-        )
-        self._kernel.call(self._steps[group], arguments)
+        call = layer_call(self._pools, layer, heads, output, scaling, window, softcap)
+        call.sinks = None if sinks is None else sinks.data_ptr()
+        self._kernel.call(self._steps[group], call)
         return output
+
+    def team_calls(
+        self, layers: Sequence[LayerSpec], query: Tensor, key: Tensor, value: Tensor, out: Tensor
+    ) -> AttentionStruct:
+        team = self._kernel.layers(self._pools, layers, (query, key, value), out)
+        pointers = [ctypes.pointer(step) for step in self._steps]
+        steps = (ctypes.POINTER(KernelStep) * len(layers))(*(pointers[group] for group in team.groups))
+        firsts = zip(self._steps, team.first_of_group, strict=True)
+        workspaces = [self._kernel.workspace(step, team.layers[first]) for step, first in firsts]
+        team.use_workspace(workspaces[-1])  # of the group that needs most: it only grows
+        return AttentionStruct(self._kernel.team_address, steps, team.layers)
+
+
+class TeamLayers:
+    """The calls of all layers of a forward whose queries, keys, values and outputs lie where they lay before."""
+
+    def __init__(
+        self, key: tuple[object, ...], pools: KvPools, specs: Sequence[LayerSpec], heads: Heads, out: Tensor
+    ) -> None:
+        self.key = key
+        self.groups = [pools.place(layer)[0] for layer in range(len(specs))]
+        self.first_of_group = [self.groups.index(group) for group in range(len(pools.groups))]
+        self.layers = (KernelLayer * len(specs))(
+            *(
+                layer_call(pools, layer, heads, out, spec.scaling, spec.window, spec.softcap)
+                for layer, spec in enumerate(specs)
+            )
+        )
+        self._workspace = 0
+
+    def use_workspace(self, address: int) -> None:
+        """Of the next forward, for all layers in turn."""
+        if address != self._workspace:
+            self._workspace = address
+            for layer in self.layers:
+                layer.workspace = address
+
+
+def layer_call(
+    pools: KvPools, layer: int, heads: Heads, out: Tensor, scaling: float, window: int, softcap: float
+) -> KernelLayer:
+    """One layer's call without sinks and workspace; points into the pools, `heads` and `out`, which must outlive it."""
+    query, key, value = heads
+    group, place = pools.place(layer)
+    pool = pools.groups[group]
+    return KernelLayer(
+        query=query.data_ptr(),
+        key=key.data_ptr(),
+        value=value.data_ptr(),
+        out=out.data_ptr(),
+        query_token_stride=query.stride(1),
+        query_head_stride=query.stride(0),
+        key_token_stride=key.stride(1),
+        key_head_stride=key.stride(0),
+        value_token_stride=value.stride(1),
+        value_head_stride=value.stride(0),
+        num_query_heads=query.shape[0],
+        key_width=query.shape[2],
+        value_width=value.shape[2],
+        window=window,
+        scaling=scaling,
+        softcap=softcap,
+        **pool_fields(pool.layer(place), pool.dtype),
+    )
 
 
 def _dense_last(tensor: Tensor) -> Tensor:

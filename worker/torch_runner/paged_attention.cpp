@@ -18,6 +18,7 @@
 
 #include "kv_elements.h"
 #include "row_shares.h"
+#include "team.h"
 
 // Used by all element types: compiled once, and to the same instructions wherever it is called.
 #define SEPARATE __attribute__((noinline))
@@ -54,7 +55,7 @@ struct Token {
 
 // In front of the workspace: what the threads share.
 struct Plan {
-  int32_t num_tasks, next_task, next_token, next_thread;
+  int32_t num_tasks, next_task;
   int32_t num_parts;  // partial results of all tokens
 };
 
@@ -244,8 +245,16 @@ inline void weigh(float* const* acc, const float* factors, const float* weights,
     for (int i = 0; i < C; i++) store(acc[r] + d + i * LANES, sums[r][i]);
 }
 
+// Fetches what lies at `at` and is read soon; blocks lie apart, where no CPU looks ahead by itself.
+template <typename E>
+inline void fetch(const E* at, int width) {
+  for (int d = 0; d < width; d += 64 / (int)sizeof(E)) __builtin_prefetch(at + d, 0, 2);
+}
+
+// `next` is the tile that comes after this one, where it is time to fetch it.
 template <int R, typename E>
-inline void attend_rows(const Context& c, const Tile<E>& tile, int key_head, const QueryRow* rows, float* const* states) {
+inline void attend_rows(const Context& c, const Tile<E>& tile, const Tile<E>* next, int key_head, const QueryRow* rows,
+                        float* const* states) {
   const Layer& l = c.layer;
   const int64_t key_at = (int64_t)key_head * l.key_width, value_at = l.values ? (int64_t)key_head * l.value_width : key_at;
   float scores[R * kStreamTile], factors[R];
@@ -256,6 +265,10 @@ inline void attend_rows(const Context& c, const Tile<E>& tile, int key_head, con
     const E* four[4] = {tile.keys[j] + key_at, tile.keys[j + 1] + key_at, tile.keys[j + 2] + key_at,
                         tile.keys[j + 3] + key_at};
     dots<R>(four, queries, l.key_width, scores + j);
+    for (int i = j; next && i < j + 4 && i < next->count; i++) {
+      fetch(next->keys[i] + key_at, l.key_width);
+      fetch(next->values[i] + value_at, l.value_width);
+    }
   }
   float factors_of_keys[kStreamTile];
   for (int j = 0; j < tile.count; j++)
@@ -283,9 +296,12 @@ inline void attend_rows(const Context& c, const Tile<E>& tile, int key_head, con
 template <typename E>
 void attend_few(const Context& c, const Task& task, const int32_t* order, const Token* tokens, float* states) {
   const int heads = task.head_high - task.head_low, rows = task.count * c.group;
-  Tile<E> tile;
-  for (int base = task.key_low; base < task.key_high; base += kStreamTile) {
-    place_tile(c, task.row, base, base, task.key_high, kStreamTile, tile);
+  Tile<E> tiles[2];
+  place_tile(c, task.row, task.key_low, task.key_low, task.key_high, kStreamTile, tiles[0]);
+  for (int base = task.key_low, turn = 0; base < task.key_high; base += kStreamTile, turn ^= 1) {
+    const Tile<E>&tile = tiles[turn], &next = tiles[turn ^ 1];
+    const int after = base + kStreamTile;
+    if (after < task.key_high) place_tile(c, task.row, after, after, task.key_high, kStreamTile, tiles[turn ^ 1]);
     for (int first = task.head_low; first < task.head_high; first += c.group)
       for (int r = 0; r < rows;) {
         const int some = rows - r < 3 ? 1 : 3;
@@ -297,8 +313,9 @@ void attend_few(const Context& c, const Task& task, const int32_t* order, const 
           running[i] = states + ((int64_t)index * heads + head - task.head_low) * c.state;
         }
         const int key_head = first / c.group;
-        if (some == 3) attend_rows<3>(c, tile, key_head, queries, running);
-        else attend_rows<1>(c, tile, key_head, queries, running);
+        const Tile<E>* coming = r == 0 && after < task.key_high ? &next : nullptr;
+        if (some == 3) attend_rows<3>(c, tile, coming, key_head, queries, running);
+        else attend_rows<1>(c, tile, coming, key_head, queries, running);
         r += some;
       }
   }
@@ -672,21 +689,20 @@ void fold_parts(const Context& c, const Workspace& space, int token, float* stat
 int claim(int32_t& counter) { return __atomic_fetch_add(&counter, 1, __ATOMIC_RELAXED); }
 
 template <typename E>
-void attend(const Context& c) {
+void attend(const Context& c, Team& team, int thread) {
   const Scratch scratch(c);
   Plan counted;
   const Workspace space = measure(c, scratch, counted);
-#pragma omp for schedule(static) nowait
-  for (int t = 0; t < (c.layer.key ? c.step.num_tokens : 0); t++) write_token<E>(c, t);
-#pragma omp single
-  make_plan(c, space, counted);  // ends with a barrier: all is written
-  float* memory = space.threads + scratch.total * claim(space.plan->next_thread);
+  for (int t = thread; t < (c.layer.key ? c.step.num_tokens : 0); t += team.size) write_token<E>(c, t);
+  if (thread == 0) make_plan(c, space, counted);
+  team.wait();
+  float* memory = space.threads + scratch.total * thread;
   for (int i = claim(space.plan->next_task); i < counted.num_tasks; i = claim(space.plan->next_task))
     run_task<E>(c, space, scratch, space.tasks[i], memory);
-#pragma omp barrier
+  team.wait();
   if (!counted.num_parts) return;
-#pragma omp for schedule(dynamic, 1)
-  for (int t = 0; t < c.step.num_tokens; t++) fold_parts(c, space, t, memory + scratch.folded);
+  for (int t = thread; t < c.step.num_tokens; t += team.size) fold_parts(c, space, t, memory + scratch.folded);
+  team.wait();
 }
 
 Context context(const Step& step, const Layer& layer) {
@@ -727,15 +743,14 @@ int stemcache_shares(const Step* step, int32_t* scratch, int32_t* row_shares, in
   return num_shares;
 }
 
-void stemcache_attend_in_team(const Step* step, const Layer* layer) {
+void stemcache_attend_in_team(const Step* step, const Layer* layer, Team* team, int thread) {
   const Context c = context(*step, *layer);
-  if (layer->element == STEMCACHE_INT8) attend<int8_t>(c);
-  else if (layer->element == STEMCACHE_FLOAT8) attend<Float8>(c);
-  else attend<float>(c);
+  if (layer->element == STEMCACHE_INT8) attend<int8_t>(c, *team, thread);
+  else if (layer->element == STEMCACHE_FLOAT8) attend<Float8>(c, *team, thread);
+  else attend<float>(c, *team, thread);
 }
 
 void stemcache_attend(const Step* step, const Layer* layer) {
-#pragma omp parallel num_threads(step->num_threads) if (step->num_threads > 1)
-  stemcache_attend_in_team(step, layer);
+  in_team(step->num_threads, [&](Team& team, int thread) { stemcache_attend_in_team(step, layer, &team, thread); });
 }
 }

@@ -4,6 +4,8 @@
 
 #include <stdint.h>
 
+struct Team;  // team.h
+
 extern "C" {
 
 // Element types of a pool.
@@ -56,6 +58,6 @@ int stemcache_shares(const Step* step, int32_t* scratch, int32_t* row_shares, in
 // Writes the step's keys and values to the pool, then computes `out`, with `num_threads` threads.
 void stemcache_attend(const Step* step, const Layer* layer);
 
-// The same, called by every one of the `num_threads` threads of a running OpenMP team; ends with a barrier.
-void stemcache_attend_in_team(const Step* step, const Layer* layer);
+// The same, called by every thread of a running team of at most `num_threads`; returns when all have finished.
+void stemcache_attend_in_team(const Step* step, const Layer* layer, Team* team, int thread);
 }

@@ -14,6 +14,7 @@ from torch import Tensor
 from cache_store.errors import InvalidRequestError
 from cache_store.kv_layout import GroupShape, KvDtype
 from worker.step_plan import SlotCopy, SlotRef
+from worker.torch_runner.huge_pages import HugePages
 
 _TORCH_DTYPES = {
     KvDtype.FLOAT32: torch.float32,
@@ -49,8 +50,11 @@ class GroupPool:
         self.fill = fill
         self.block_size = block_size
         """Tokens per block."""
-        self.bytes = torch.empty(
-            (num_slots, shape.bytes_per_block(block_size, dtype)), dtype=torch.uint8, device=device
+        size = (num_slots, shape.bytes_per_block(block_size, dtype))
+        self.bytes = (
+            HugePages().empty(size, torch.uint8)
+            if device.type == "cpu"
+            else torch.empty(size, dtype=torch.uint8, device=device)
         )
         """[num_slots, bytes of one block], contiguous; the tensors below are views of it."""
         width = shape.num_kv_heads * block_size
