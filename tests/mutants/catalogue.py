@@ -79,8 +79,8 @@ MUTANTS = (
         "copied-heads",
         "a key and value head is kept for every query head",
         "worker/torch_runner/pools.py",
-        "(num_slots, shape.bytes_per_block(block_size, dtype)), dtype=torch.uint8",
-        "(num_slots, 3 * shape.bytes_per_block(block_size, dtype)), dtype=torch.uint8",
+        "size = (num_slots, shape.bytes_per_block(block_size, dtype))",
+        "size = (num_slots, 3 * shape.bytes_per_block(block_size, dtype))",
         "tests/integration/test_tiny_proof.py::test_bytes_of_the_tensors_are_those_of_the_formula",
     ),
     Mutant(
