@@ -86,7 +86,8 @@ class BlockPool:
         self._evictions = Evictions(
             clock, self._tree, self._ledger, self._unused, self._events, self.lower, self.windows
         )
-        self._matching = Matching(self._tree, self.windows, self.lower, geometry.block_size)
+        self.matching = Matching(self._tree, self.windows, self.lower, geometry.block_size)
+        """What of a prompt is here; holds nothing and counts as no use."""
         self.audit = PoolAudit(
             self._tree, self._ledger, self._unused, self.windows, self.scrubs, self._events, self._evictions, self.lower
         )
@@ -167,17 +168,17 @@ class BlockPool:
     def match_length(self, domain: Domain, tokens: PackedTokens, max_tokens: int) -> int:
         """See `Tier.match_length`."""
         self.expire()
-        return self._matching.length(domain, tokens, max_tokens)
+        return self.matching.length(domain, tokens, max_tokens)
 
     def cached_tokens(self, domain: Domain, tokens: PackedTokens, max_tokens: int) -> CachedTokens:
         """Leading tokens that some tier holds; changes nothing, not even recency."""
         self.expire()
-        return self._matching.cached_tokens(domain, tokens, max_tokens)
+        return self.matching.cached_tokens(domain, tokens, max_tokens)
 
     def match_and_pin(self, domain: Domain, tokens: PackedTokens, max_tokens: int) -> Match:
         """See `Tier.match_and_pin`."""
         self.expire()
-        match = self._matching.match(domain, tokens, max_tokens)
+        match = self.matching.match(domain, tokens, max_tokens)
         self._hold(self._ledger.of(domain.tenant), match.pinned)
         return match
 
@@ -185,15 +186,15 @@ class BlockPool:
         self, domain: Domain, tokens: PackedTokens, max_tokens: int
     ) -> tuple[tuple[Block, ...], tuple[LowerBlock, ...]]:
         """What lower tiers have to add to the device's blocks of the prompt, and those, pinned if there is anything."""
-        chain = self._matching.chain(domain, tokens, max_tokens)
-        found = self._matching.loadable(domain, chain, tokens, max_tokens)
+        chain = self.matching.chain(domain, tokens, max_tokens)
+        found = self.matching.loadable(domain, chain, tokens, max_tokens)
         if found:
             self._hold(self._ledger.of(domain.tenant), chain)
         return tuple(chain), found
 
     def num_loadable(self, chain: Sequence[Block], found: Sequence[LowerBlock]) -> int:
         """How many of `found`, which follow the device's chain, make it reusable up to their end."""
-        return self._matching.num_loadable(chain, found)
+        return self.matching.num_loadable(chain, found)
 
     def note_reuse(self, domain: Domain, match: Match) -> None:
         """See `Tier.note_reuse`."""

@@ -5,8 +5,8 @@ of the seal) and the sealed header: domain tag, parent, digest, token ids, numbe
 the block's bytes, bound to the header. So nothing is used in another block's place, also not of the same domain, and
 nothing in clear tells what is cached: a first block's parent is the domain root, and token ids are the prompt.
 
-The key is random and never leaves this object: whoever drops it has shredded all that was sealed by it. No nonce is
-used twice: they are counted.
+The key is random and never leaves this object, unless it was given one: whoever drops it has shredded all that was
+sealed by it. No nonce is used twice: they are counted, so that a key that is given seals in one object only.
 """
 
 from __future__ import annotations
@@ -39,8 +39,9 @@ class BlockSeal:
 
     __slots__ = ("_cipher", "_numbers")
 
-    def __init__(self) -> None:
-        self._cipher = AESGCM(AESGCM.generate_key(256))
+    def __init__(self, key: bytes | None = None) -> None:
+        """`key`: 32 bytes; None: a random one."""
+        self._cipher = AESGCM(AESGCM.generate_key(256) if key is None else key)
         self._numbers = itertools.count()
 
     def seal(self, name: BlockName, data: bytes | Buffer, body: Buffer) -> bytes:

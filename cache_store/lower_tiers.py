@@ -188,6 +188,10 @@ class LowerTiers:
         """Whether something of it is here."""
         return domain.root in self._tree.domains
 
+    def leaves(self) -> Iterator[LowerBlock]:
+        """Blocks that the device has not and below which nothing is."""
+        return (node for each in self._tree.domains.values() for node in each.nodes if not node.children)
+
     def digests(self) -> Iterator[tuple[DomainTag, bytes]]:
         """Blocks that the device has not, by domain, parents first."""
         for domain in self._tree.domains.values():

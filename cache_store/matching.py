@@ -5,7 +5,7 @@ Pure lookups; changes nothing and holds nothing. Owned by the pool.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from cache_store.domain import Domain
 from cache_store.lower_block import LowerBlock
@@ -65,6 +65,15 @@ class Matching:
             return chain[at].slots[group] != ABSENT if at < num_here else found[at - num_here].has(group)
 
         return self._windows.boundary(num_here + len(found), num_here, has) - num_here
+
+    def leaves(self) -> Iterator[tuple[Domain, Block | LowerBlock]]:
+        """Blocks below which nothing is, on any tier."""
+        for block in self._tree.blocks():
+            if not block.children and (block.lower is None or not block.lower.children):
+                yield self._tree.root_of(block).domain, block
+        for node in () if self._lower is None else self._lower.leaves():
+            if node.device is None:
+                yield node.domain.domain, node
 
     def cached_tokens(self, domain: Domain, tokens: PackedTokens, max_tokens: int) -> CachedTokens:
         """Leading tokens that can be reused, by tier."""

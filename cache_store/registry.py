@@ -9,12 +9,22 @@ from typing import NewType, Protocol
 from cache_store.adapters import AdapterReport
 from cache_store.domain import FormatDigest
 from cache_store.index import Incarnation
-from cache_store.usage import NO_AUDITS, NO_PRESSURE, AuditCounts, Pressure, TenantUse, TierLoad, WindowLoad
+from cache_store.usage import (
+    NO_AUDITS,
+    NO_PEERS,
+    NO_PRESSURE,
+    AuditCounts,
+    PeerCounts,
+    Pressure,
+    TenantUse,
+    TierLoad,
+    WindowLoad,
+)
 
 WorkerId = NewType("WorkerId", str)
 """Stable name of a worker, kept over restarts."""
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 """Version of `stemcache.worker.v1` and of the records below."""
 
 MAX_TENANTS_TOLD = 64
@@ -50,6 +60,8 @@ class WorkerLoad:
     audit: AuditCounts = NO_AUDITS
     windows: tuple[WindowLoad, ...] = ()
     """Of its window groups."""
+    peers: PeerCounts = NO_PEERS
+    """Given to other workers and taken from them."""
 
 
 @dataclass(frozen=True, slots=True)

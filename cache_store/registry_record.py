@@ -19,7 +19,7 @@ from cache_store.registry import (
     WorkerRecord,
 )
 from cache_store.tier_kind import TierKind
-from cache_store.usage import AuditCounts, Pressure, TenantUse, TierLoad, WindowLoad
+from cache_store.usage import AuditCounts, PeerCounts, Pressure, TenantUse, TierLoad, WindowLoad
 
 UNREADABLE_VERSION = 0
 """Protocol version of what is no record."""
@@ -159,6 +159,7 @@ def _read(values: _Fields) -> WorkerRecord:
             tenants=tuple(_read_use(each) for each in load.objects("tenants", MAX_TENANTS_TOLD)),
             tiers=tuple(_read_tier(each) for each in load.objects("tiers", len(TierKind))),
             audit=_read_audit(load.nested("audit")),
+            peers=_read_peers(load.nested("peers")),
             windows=tuple(_read_window(each) for each in load.objects("windows", MAX_WINDOWS_TOLD)),
         ),
         quota_generation=values.count("quota_generation"),
@@ -193,6 +194,10 @@ def _read_pressure(values: _Fields) -> Pressure:
 
 def _read_audit(values: _Fields) -> AuditCounts:
     return AuditCounts(*(values.count(each.name) for each in fields(AuditCounts)))
+
+
+def _read_peers(values: _Fields) -> PeerCounts:
+    return PeerCounts(*(values.count(each.name) for each in fields(PeerCounts)))
 
 
 def _read_use(values: _Fields) -> TenantUse:

@@ -14,6 +14,13 @@ class TierKind(StrEnum):
     DISK = "disk"
 
 
+class Elsewhere(StrEnum):
+    """Where blocks come from that is no tier of this worker."""
+
+    PEER = "peer"
+    """Another worker."""
+
+
 @dataclass(frozen=True, slots=True)
 class TierSizes:
     """Blocks that fit below the device. What goes to disk goes through the host's memory."""

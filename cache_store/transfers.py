@@ -6,7 +6,7 @@ Numbers only: slots index the pool of their tier. A host slot holds a block of a
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import NewType, Protocol
 
 from cache_store.block_name import BlockName
@@ -49,6 +49,8 @@ class Load:
     """None: from disk."""
     slots: tuple[int, ...]
     """Per cache group: where it goes. ABSENT: that group's part of it goes nowhere."""
+    arrived: bytearray | None = field(default=None, repr=False, compare=False)
+    """Its bytes, where they have come from another worker: it is neither in the host's memory nor on disk here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,6 +100,19 @@ class Transfers(Protocol):
         """Blocks that fit on disk; 0 without a disk tier."""
         ...
 
+    @property
+    def block_bytes(self) -> int:
+        """Bytes of one block of all cache groups; 0: they can be neither read here nor brought from elsewhere."""
+        ...
+
+    def read_device(self, slots: tuple[int, ...], into: memoryview) -> None:
+        """Copies a block of the device into a buffer of `block_bytes`; between two steps. One slot per cache group."""
+        ...
+
+    def read_host(self, host_slot: int, into: memoryview) -> None:
+        """The same of a host slot whose store has ended."""
+        ...
+
     def finished(self) -> tuple[TransferResult, ...]:
         """Spills and loads that ended since the last call: each of a plan exactly once, whatever its `run` raised."""
         ...
@@ -121,6 +136,16 @@ class NoTransfers:
     @property
     def num_disk_blocks(self) -> int:
         return 0
+
+    @property
+    def block_bytes(self) -> int:
+        return 0
+
+    def read_device(self, slots: tuple[int, ...], into: memoryview) -> None:
+        raise AssertionError(f"a runner that moves no blocks is asked for slots {slots}, into {len(into)} bytes")
+
+    def read_host(self, host_slot: int, into: memoryview) -> None:
+        raise AssertionError(f"a runner that moves no blocks is asked for host slot {host_slot}, {len(into)} bytes")
 
     def finished(self) -> tuple[TransferResult, ...]:
         return ()

@@ -45,6 +45,28 @@ NO_AUDITS = AuditCounts()
 
 
 @dataclass(frozen=True, slots=True)
+class PeerCounts:
+    """Blocks that workers gave each other, since this one started."""
+
+    fetched_blocks: int = 0
+    """That came from another worker and were taken in."""
+    fetched_bytes: int = 0
+    served_blocks: int = 0
+    """That were sent to another one."""
+    served_bytes: int = 0
+    fetches: int = 0
+    failed_fetches: int = 0
+    """Of them, those that ended before their time, or brought nothing."""
+    refused_blocks: int = 0
+    """That came and were not what was asked for: nothing of them is used."""
+    declined_fetches: int = 0
+    """Where computing was the faster."""
+
+
+NO_PEERS = PeerCounts()
+
+
+@dataclass(frozen=True, slots=True)
 class TenantUse:
     """One tenant's blocks in one pool."""
 
@@ -108,8 +130,10 @@ class CachedTokens:
     device: int = 0
     host: int = 0
     disk: int = 0
+    peer: int = 0
+    """At another worker."""
 
     @property
     def total(self) -> int:
         """Of all tiers."""
-        return self.device + self.host + self.disk
+        return self.device + self.host + self.disk + self.peer

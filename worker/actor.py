@@ -97,8 +97,8 @@ class WorkerActor:
 
     async def _end_with_host(self) -> None:
         await self._host.wait_ended()
-        if isinstance(self._host.failure, SupersededError):
-            return  # another start would take the id back, and so on for ever
+        if isinstance(self._host.failure, SupersededError) or self._host.has_retired:
+            return  # another start would take the id back, and so on for ever; or was not wanted
         _log.error("worker_process_ends", exit_code=FAILURE_EXIT_CODE)
         sys.stdout.flush()
         sys.stderr.flush()

@@ -17,7 +17,7 @@ from cache_store.domain import Domain
 from cache_store.lower_moves import slot_key, slot_keys
 from cache_store.policy import INTERRUPTED
 from cache_store.prefix_tree import Block
-from cache_store.tier_kind import TierKind
+from cache_store.tier_kind import Elsewhere, TierKind
 from cache_store.tiers import Match, PartialMatch, Short
 from cache_store.tokens import count
 from cache_store.transfers import NO_MOVES, Load, Moves
@@ -66,11 +66,12 @@ class Upkeep:
 class Allocator:
     """Between sequences and the block pool."""
 
-    def __init__(self, pool: BlockPool, block_size: int, swap: Swap | None, audit: AuditMode) -> None:
+    def __init__(self, pool: BlockPool, block_size: int, swap: Swap, audit: AuditMode) -> None:
         self._pool = pool
         self._audit = audit
         self._block_size = block_size
         self._swap = swap
+        swap.bind(self._allocate)
         self._holds = WindowHolds(pool.windows, block_size) if pool.windows else None
         self._scrubs: list[SlotRef] = []
         self._copies: list[_Copy] = []
@@ -222,18 +223,14 @@ class Allocator:
     @property
     def num_loading(self) -> int:
         """Blocks on their way to the device. Those that hold them let go of them without anybody's doing."""
-        return 0 if self._swap is None else self._swap.num_running
+        return self._swap.num_running
 
     @property
     def has_upkeep(self) -> bool:
         """Whether a step has something to do, whoever computes in it."""
         lower = self._pool.lower
-        moves = lower is not None and (
-            lower.has_moves
-            or (self._swap is not None and self._swap.has_loads)
-            or (bool(self._scrubs) and not lower.sources)
-        )
-        return moves or len(self._pool.scrubs) > 0 or self._pool.windows.num_dropped > 0
+        moves = lower is not None and (lower.has_moves or (bool(self._scrubs) and not lower.sources))
+        return moves or self._swap.has_loads or len(self._pool.scrubs) > 0 or self._pool.windows.num_dropped > 0
 
     def drain(self, rows: tuple[Row, ...]) -> Upkeep:
         """What the next plan does beside computing `rows`."""
@@ -243,11 +240,10 @@ class Allocator:
         copies = tuple(slots for copy in self._copies for slots in copy.slots())
         self._sources.extend(copy.partial.source for copy in self._copies)
         self._copies.clear()
-        lower = self._pool.lower
+        lower, loads = self._pool.lower, self._swap.drain()
         if lower is None:
             ready, self._scrubs = tuple(self._scrubs), []
-            return Upkeep(NO_MOVES, ready, (), copies)
-        loads = () if self._swap is None else self._swap.drain()
+            return Upkeep(NO_MOVES, ready, loads, copies)
         moves = lower.drain(self._written(rows, loads, copies))
         kept = lower.sources  # what stands there is still to be stored
         ready = tuple(scrub for scrub in self._scrubs if slot_key(scrub.group, scrub.slot) not in kept)
@@ -263,8 +259,7 @@ class Allocator:
     def fail_step(self, plan: StepPlan) -> None:
         """The plan has run or not: its scrubs are to be repeated, what it stored or loads may not be used."""
         self._free_sources()
-        if self._swap is not None:
-            self._swap.give_up(plan.loads)
+        self._swap.give_up(plan.loads)
         self._scrubs.extend(plan.scrubs)
         if self._pool.lower is not None:
             self._pool.lower.end_moves(plan.moves, ok=False)
@@ -283,9 +278,8 @@ class Allocator:
         assert not self._sources, "a copy's source is held between steps"
         assert not self._copies, "a copy was planned and never carried out"
         held = Counter(block.uid for block in pinned)
-        if self._swap is not None:
-            self._swap.check_invariants()
-            held.update(block.uid for block in self._swap.held)
+        self._swap.check_invariants()
+        held.update(block.uid for block in self._swap.held)
         for sequence in sequences:
             loose = () if sequence.copy_from is None else (sequence.copy_from.source,)
             for block in (*sequence.blocks, *loose, *sequence.reserved):
@@ -349,10 +343,7 @@ class Allocator:
 
     def _swap_in(self, sequence: Sequence, match: Match) -> bool:
         sequence.note_swap()
-        if self._swap is None or not self._may_reuse(sequence):
-            return False
-        domain = sequence.owner.domain
-        if not self._swap.begin(sequence, lambda num_blocks: self._allocate(domain, num_blocks)):
+        if not self._may_reuse(sequence) or not self._swap.begin(sequence):
             return False
         self._pool.release(match.pinned)
         return True
@@ -360,8 +351,9 @@ class Allocator:
     def _by_tier(self, sequence: Sequence, num_blocks: int) -> CachedTokens:
         """The reused tokens of a sequence, whose first `num_blocks` blocks are reused as they are."""
         tiers = Counter(tier for number, tier in sequence.loaded.items() if number < num_blocks)
-        host, disk = (tiers[tier] * self._block_size for tier in (TierKind.HOST, TierKind.DISK))
-        return CachedTokens(sequence.num_cached - host - disk, host, disk)
+        origins = (TierKind.HOST, TierKind.DISK, Elsewhere.PEER)
+        below = [tiers[origin] * self._block_size for origin in origins]
+        return CachedTokens(sequence.num_cached - sum(below), *below)
 
     def _may_reuse(self, sequence: Sequence) -> bool:
         return sequence.owner.may_match and self._audit is not AuditMode.PARANOID

@@ -45,6 +45,10 @@ class BlockCopier(Protocol):
         """Copies a host slot into a buffer of `block_bytes`. On the engine's thread."""
         ...
 
+    def read_device(self, slots: Sequence[int], into: memoryview) -> None:
+        """Copies a block of the device, which has a slot in every group, into a buffer. On the engine's thread."""
+        ...
+
     def begin_loads(self) -> None:
         """What the engine's thread did to the device until now comes before the loads that follow. On that thread."""
         ...
@@ -95,6 +99,11 @@ class ArrayCopier:
 
     def read(self, host_slot: int, into: memoryview) -> None:
         np.copyto(np.frombuffer(into, dtype=np.uint8), self.host[host_slot])
+
+    def read_device(self, slots: Sequence[int], into: memoryview) -> None:
+        block = np.frombuffer(into, dtype=np.uint8)
+        for pool, part, slot in zip(self._pools, self._parts, slots, strict=True):
+            np.copyto(block[part], pool[slot])
 
     def begin_loads(self) -> None:
         """Memory of one machine is seen in order."""

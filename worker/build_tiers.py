@@ -21,11 +21,10 @@ from worker.transfers import BackgroundTransfers, DiskTier
 
 @dataclass(frozen=True, slots=True)
 class TierParts:
-    """What a runner is given for its lower tiers."""
+    """What a runner is given for its lower tiers, and for blocks of other workers."""
 
     num_host_blocks: int
-    make_mover: MakeMover | None
-    """None: it has a device only."""
+    make_mover: MakeMover
 
 
 _FLAGS = {"pool": "--kv-mib", "host_pool": "--host-cache", "disk_pool": "--disk-cache"}
@@ -40,15 +39,14 @@ def build_tiers(
     Raises InvalidRequestError for pools that hold no block or do not fit on the disk. The lock on the disk's folder is
     taken when the runner is made: PreconditionError then.
     """
-    if config.host_pool is None:
-        return TierParts(0, None)
+    num_host_blocks = 0 if config.host_pool is None else num_blocks_of(config.host_pool, block_bytes, "host_pool")
     num_disk_blocks = 0 if config.disk_pool is None else num_blocks_of(config.disk_pool, block_bytes, "disk_pool")
 
     def make(copier: BlockCopier) -> Mover:
         disk = _open_disk(config, num_disk_blocks, block_bytes) if num_disk_blocks else None
         return BackgroundTransfers(wrap(copier), disk, SystemClock())
 
-    return TierParts(num_blocks_of(config.host_pool, block_bytes, "host_pool"), make)
+    return TierParts(num_host_blocks, make)
 
 
 def sizes_of(config: WorkerConfig, geometry: CacheGeometry) -> PoolSizes:

@@ -33,10 +33,12 @@ from worker.attached_adapters import AttachedAdapters, domains_of
 from worker.audit import Audits
 from worker.audit_samples import Chance, never
 from worker.audit_steps import AuditSteps
-from worker.engine_books import pressure_of, queued_tokens
+from worker.engine_books import MAX_RETRY_S, load_of, queue_s
 from worker.engine_config import EngineConfig, check_request, check_room
+from worker.exchange import Exchange
 from worker.fences import Fences, purged
 from worker.outcomes import check_result, finish_of, finished, hopeless, too_long_now
+from worker.peers import NoPeers, Peers
 from worker.pins import PinTable
 from worker.queue_limit import may_wait
 from worker.rate import RateMeter
@@ -54,20 +56,24 @@ from worker.runner import PreparedAdapter, Runner
 from worker.scheduler import Schedule, Scheduler
 from worker.sequence import ActiveRequest, Sequence
 from worker.step_plan import EMPTY_PLAN, RowFailure, StepResult
-from worker.swap import make_swap
+from worker.swap import Swap
 
 _log = structlog.get_logger(__name__)
-
-MIN_RETRY_S, MAX_RETRY_S = 0.5, 30.0
 
 
 class Engine:
     """One model's continuous batch."""
 
     def __init__(
-        self, runner: Runner, clock: Clock, config: EngineConfig, hasher: Hasher = xxh3_128, draw: Chance = never
+        self,
+        runner: Runner,
+        clock: Clock,
+        config: EngineConfig,
+        hasher: Hasher = xxh3_128,
+        draw: Chance = never,
+        peers: Peers | None = None,
     ) -> None:
-        """`draw` chooses hits for audits."""
+        """`draw` chooses hits for audits; `peers` fetches blocks of other workers, None: there are none."""
         self._runner = runner
         self._clock = clock
         self._config = config
@@ -82,8 +88,14 @@ class Engine:
         self.pins = PinTable(self._pool, geometry.block_size, clock)
         """Prefixes that tenants keep from eviction."""
         self._prefill_rate = RateMeter()
-        self._swap = make_swap(self._pool, geometry.block_size, self._prefill_rate, clock)
+        self._swap = Swap(
+            self._pool, geometry.block_size, runner.transfers.block_bytes, self._prefill_rate, peers or NoPeers(), clock
+        )
         self._scheduler = Scheduler(config, self._pool, geometry.block_size, self.pins, self._swap)
+        self.exchange = Exchange(
+            self._pool, geometry.block_size, runner.transfers, self._scheduler, self._swap.fetches, self._domains
+        )
+        """Blocks given to and taken from other workers."""
         self._audits = Audits(self._pool, geometry, runner.info.tolerance, config.audit, draw, self._quarantine)
         self._idle = AuditSteps(self._audits, self._scheduler, config.num_step_tokens, self._prefill_rate, self._run)
         self._requests: dict[RequestKey, ActiveRequest] = {}
@@ -123,7 +135,7 @@ class Engine:
             raise
         tenant, waiting = request.domain.tenant, self._not_started()
         if not may_wait(tenant, waiting, lambda each: self._pool.quotas.of(each).weight, self._config.num_max_waiting):
-            raise UnavailableError("too many requests wait at this worker; try again later", self._queue_s())
+            raise UnavailableError("too many requests wait at this worker; try again later", queue_s(self.load()))
         now_s = self._clock.monotonic_s()
         is_dropped = request.cache_mode is CacheMode.PURGED
         active = ActiveRequest(request, next(self._ordinals), now_s, is_dropped=is_dropped)
@@ -165,20 +177,20 @@ class Engine:
     def poll(self) -> None:
         """Takes note of what came from lower tiers or went to disk since the last call."""
         for result in self._runner.transfers.finished():
-            if self._swap is not None:
-                self._swap.take(result)
+            self._swap.take(result)
 
     def tick(self) -> None:
         """Does what is due by time alone: ends pins and times to live. To be called now and then, between steps."""
         self.pins.expire()
         self._pool.expire()
+        self._swap.fetches.expire()
         self._scheduler.tick()
         self._let_go_of_adapters()
 
     @property
     def num_loading(self) -> int:
         """Blocks on their way to the device; requests may wait for them while there is no work."""
-        return 0 if self._swap is None else self._swap.num_running
+        return self._swap.num_running
 
     def lookup(self, domain: Domain, prompt: PackedTokens) -> CachedTokens:
         """Leading tokens that a request with that prompt would reuse now; does not count as a use of them."""
@@ -186,18 +198,14 @@ class Engine:
 
     def load(self) -> WorkerLoad:
         """What there is to do, without the tenants' part in it."""
+        load = load_of(self._pool, self._scheduler, self._prefill_rate, self.pins.num_yielded, self._num_refused)
         num_waiting = self._not_started().total()
-        pressure = pressure_of(self._pool, self._scheduler, self.pins.num_yielded, self._num_refused)
-        return WorkerLoad(
+        return replace(
+            load,
             running_requests=len(self._requests) - num_waiting,
             waiting_requests=num_waiting,
-            queued_prefill_tokens=queued_tokens(self._scheduler),
-            prefill_tokens_per_s=self._prefill_rate.tokens_per_s,
-            used_blocks=self._pool.num_used,
-            tiers=() if self._pool.lower is None else self._pool.lower.loads(),
             audit=self._audits.counts,
-            windows=self._pool.windows.loads(),
-            pressure=pressure,
+            peers=self.exchange.counts,
         )
 
     def usage(self) -> tuple[TenantUse, ...]:
@@ -271,8 +279,7 @@ class Engine:
             if request.domain.root in domains:
                 request.drop()
         self.pins.end_domains(domains.values())
-        if self._swap is not None:
-            self._swap.purge(domains)
+        self._swap.purge(domains)
         return self._pool.drop(domains.values(), tenants)
 
     def _quarantine(self, block: Block) -> None:
@@ -391,9 +398,3 @@ class Engine:
 
     def _not_started(self) -> Counter[TenantId]:
         return Counter(request.domain.tenant for request in self._requests.values() if request.scheduled_s is None)
-
-    def _queue_s(self) -> float:
-        load = self.load()
-        if load.prefill_tokens_per_s == 0:
-            return MIN_RETRY_S
-        return min(MAX_RETRY_S, max(MIN_RETRY_S, load.queued_prefill_tokens / load.prefill_tokens_per_s))

@@ -20,7 +20,7 @@ from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
 
 from cache_store.adapters import MAX_ADAPTERS
 from cache_store.clock import Clock, SteadyClock
-from cache_store.errors import PreconditionError
+from cache_store.errors import PreconditionError, UnavailableError, WorkerLostError
 from cache_store.events import BlockEvent
 from cache_store.fence import FenceTable
 from cache_store.index import Incarnation
@@ -33,15 +33,21 @@ from worker.config import WorkerConfig
 from worker.engine import Engine
 from worker.engine_config import EngineConfig
 from worker.engine_thread import EngineThread
+from worker.peers import Fetched
 from worker.publisher import Publisher, Stores
 from worker.quota_watch import APPLY_TIMEOUT_S, QuotaWatch
 from worker.rpc import WorkerServicer
+from worker.rpc_fetch import PeerClient
+from worker.rpc_retire import Identity, Retirement, Taker
 from worker.runner import ModelInfo, Runner
 
 SERVICE = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
 
 STOP_GRACE_S = 2.0
 """What running calls get to end after a stop was asked for; `drain` before gives more."""
+
+FAREWELL_S = 0.1
+"""After an order to leave was carried out, for its answer to go out."""
 
 STALL_AFTER_S = 120.0
 """A step that runs for longer is taken for hung."""
@@ -77,14 +83,26 @@ class WorkerHost:
         self._address = ""
         self._clock = SteadyClock(parts.clock)
         draw = random.Random(secrets.randbits(64)).random  # noqa: S311 - chooses hits to check; nothing secret
-        engine = Engine(runner, parts.clock, engine_config(config), draw=draw)
+        block_size = runner.info.geometry.block_size
+        self._peers = PeerClient(self._incarnation, config.cluster_key, block_size, self._clock)
+        engine = Engine(runner, parts.clock, engine_config(config), draw=draw, peers=self._peers)
         self._thread = EngineThread(engine, self._offer, parts.clock)
         self._adapters = AdapterLoads(
             self._thread, runner.prepare_adapter, self._model, config.model_name, self._renew_soon
         )
         self._servicer = WorkerServicer(
-            self._thread, self._model, self._incarnation, config.cluster_key, self._clock, self._adapters
+            self._thread, self._model, self._incarnation, config.cluster_key, self._clock, self._adapters, self._retire
         )
+        identity = Identity(
+            incarnation=self._incarnation,
+            cluster_key=config.cluster_key,
+            block_size=block_size,
+            address=lambda: self._address,
+            generation=lambda: self._servicer.purges.generation,
+        )
+        self._retirement = Retirement(self._thread, identity, self._clock)
+        self._has_retired = False
+        self._leaving: asyncio.Task[worker_pb2.DrainResponse] | None = None
         self._health = health.aio.HealthServicer()
         self._server = grpc.aio.server(options=_server_options(self._model))
         self._quotas = QuotaWatch(
@@ -174,15 +192,46 @@ class WorkerHost:
 
     async def drain(self, deadline_s: float) -> None:
         """Takes no new requests and waits for the running ones, at most `deadline_s`. Call `stop` after it."""
-        self._servicer.drain()
-        self._publisher.renew_soon()
-        await self._health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
-        _log.info("draining", open_requests=self._thread.num_open)
+        await self._begin_drain()
         try:
             async with asyncio.timeout(deadline_s):
                 await self._servicer.wait_idle()
         except TimeoutError:
             _log.warning("drain_deadline", open_requests=self._thread.num_open)
+
+    @property
+    def has_retired(self) -> bool:
+        """Whether it has left because it was told to: nothing is to take its place."""
+        return self._has_retired
+
+    async def _retire(self, order: worker_pb2.DrainRequest) -> worker_pb2.DrainResponse:
+        if self._servicer.draining:
+            raise PreconditionError("this worker is leaving already")
+        self._leaving = asyncio.create_task(self._leave(order), name="leave")
+        return await asyncio.shield(self._leaving)  # whoever gave the order may go away
+
+    async def _leave(self, order: worker_pb2.DrainRequest) -> worker_pb2.DrainResponse:
+        await self._begin_drain()
+        now_s = self._clock.unix_s()
+        takers = [
+            Taker(peer.address, Incarnation(peer.incarnation), peer.clock_time.ToNanoseconds() / 1e9 - now_s)
+            for peer in order.peers
+        ]
+        grace_s = order.grace_duration.ToNanoseconds() / 1e9
+        farewell = await self._retirement.run(takers, grace_s)
+        self._has_retired = True
+        asyncio.get_running_loop().call_later(FAREWELL_S, self._stop.set)
+        return worker_pb2.DrainResponse(
+            moved_blocks=farewell.num_moved,
+            cached_blocks=farewell.num_cached,
+            handed_over_requests=farewell.num_running,
+        )
+
+    async def _begin_drain(self) -> None:
+        self._servicer.drain()
+        self._publisher.renew_soon()
+        await self._health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
+        _log.info("draining", open_requests=self._thread.num_open)
 
     async def stop(self) -> None:
         """Ends everything; calls that still run fail with UNAVAILABLE."""
@@ -198,6 +247,12 @@ class WorkerHost:
 
     async def _set_fences(self, fences: FenceTable) -> None:
         await self._servicer.purges.take(fences)
+
+    async def _take_fetched(self, fetched: Fetched) -> None:
+        try:
+            await self._thread.call(lambda engine: engine.exchange.arrived(fetched), APPLY_TIMEOUT_S)
+        except (TimeoutError, UnavailableError, WorkerLostError):
+            return  # it is taken when the step ends; or there is nobody to take it any more
 
     def _renew_soon(self) -> None:
         self._publisher.renew_soon()
@@ -216,6 +271,7 @@ class WorkerHost:
             await self._stores.close()
             raise
         self._address = _join(self._config.advertised_host or self._config.listen_host, port)
+        self._peers.start(self._take_fetched)
         self._thread.start()
         await self._health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
         self._supervision = asyncio.create_task(self._supervise(), name="worker-host")
@@ -273,6 +329,7 @@ class WorkerHost:
             await self._thread.stop(STOP_GRACE_S)
         except TimeoutError:
             _log.error("engine_thread_hangs", worker_id=self._config.worker_id)
+        await self._peers.close()
         await asyncio.to_thread(self._transfers.close)
         await self._server.stop(STOP_GRACE_S)  # after the engine, so that open calls end with their own status
         await self._stores.close()

@@ -36,7 +36,8 @@ def check_loads(plan: StepPlan, geometry: CacheGeometry, num_slots: tuple[int, .
     assert sources.isdisjoint(overwritten), "a host slot is loaded in the step that overwrites it"
     for load in plan.loads:
         _check_slots(load.slots, geometry, num_slots)
-        assert load.host_slot is not None or transfers.num_disk_blocks, "a block is read from a disk that is not there"
+        is_here = load.host_slot is not None or load.arrived is not None
+        assert is_here or transfers.num_disk_blocks, "a block is read from a disk that is not there"
         assert count(load.name.tokens) == geometry.block_size, "a block to be loaded is not named by its tokens"
     for group in range(len(geometry.groups)):
         _check_targets(plan, group)

@@ -71,6 +71,16 @@ class DeviceOnly:
     def num_disk_blocks(self) -> int:
         return 0
 
+    @property
+    def block_bytes(self) -> int:
+        return 0
+
+    def read_device(self, slots: tuple[int, ...], into: memoryview) -> None:
+        raise AssertionError(f"a runner that moves no blocks is asked for slots {slots}, into {len(into)} bytes")
+
+    def read_host(self, host_slot: int, into: memoryview) -> None:
+        raise AssertionError(f"a runner that moves no blocks is asked for host slot {host_slot}, {len(into)} bytes")
+
     def finished(self) -> tuple[TransferResult, ...]:
         return ()
 

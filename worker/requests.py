@@ -11,6 +11,7 @@ from cache_store.domain import NO_ADAPTER, AdapterDigest, Domain
 from cache_store.errors import StemcacheError
 from cache_store.tokens import PackedTokens
 from cache_store.usage import CachedTokens
+from worker.peers import PeerHint
 from worker.sampling import SamplingParams
 
 RequestKey = NewType("RequestKey", int)
@@ -52,6 +53,8 @@ class EngineRequest:
     """Seconds without use after which its blocks are dropped."""
     adapter: AdapterDigest = NO_ADAPTER
     """The one of the domain's KV format."""
+    peer: PeerHint | None = None
+    """Another worker that has more of the prompt, perhaps."""
 
 
 @dataclass(frozen=True, slots=True)

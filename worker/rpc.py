@@ -8,7 +8,7 @@ Runs on the event loop of the worker and owns nothing but a counter and whether 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any, NoReturn, Protocol, TypeAlias
@@ -20,6 +20,7 @@ from stemcache.v1 import inference_pb2
 from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
 
 from cache_store.clock import Clock
+from cache_store.drain_token import verify_drain
 from cache_store.errors import DeadlineError, StemcacheError, UnavailableError
 from cache_store.index import Incarnation
 from cache_store.request_token import RequestClaims, verify
@@ -27,6 +28,7 @@ from worker.engine_thread import EngineThread
 from worker.outbox import Outbox, OutboxItem, SampleTokens
 from worker.requests import CacheMode, EngineRequest, Finish, Finished, RequestKey, Started
 from worker.rpc_cache import PrefixCalls, PrefixEngine, by_tier
+from worker.rpc_peers import ExchangingEngine, PeerAnswers
 from worker.rpc_purge import PurgeCalls, PurgingEngine
 from worker.rpc_request import (
     AdapterFormats,
@@ -34,6 +36,7 @@ from worker.rpc_request import (
     adapter_of,
     check_protocol,
     check_protocol_version,
+    peer_of,
     to_engine,
 )
 from worker.runner import ModelInfo
@@ -56,10 +59,12 @@ _FINISH = {
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # in quotes: a generic to the type checker only
 
+Retire = Callable[[worker_pb2.DrainRequest], Awaitable[worker_pb2.DrainResponse]]
+
 _log = structlog.get_logger(__name__)
 
 
-class WorkerEngine(PrefixEngine, PurgingEngine, Protocol):
+class WorkerEngine(PrefixEngine, PurgingEngine, ExchangingEngine, Protocol):
     """What the edge asks of an engine."""
 
 
@@ -74,12 +79,18 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         cluster_key: bytes,
         clock: Clock,
         formats: AdapterFormats,
+        retire: Retire,
         write_timeout_s: float = WRITE_TIMEOUT_S,
     ) -> None:
+        """`retire` carries out an order to leave, and the worker leaves after it."""
+        self._retire = retire
         self._thread = thread
         self._prefixes = PrefixCalls(thread, clock)
         self.purges = PurgeCalls(thread, incarnation, cluster_key, clock)
         """Up to where tenants' caches are purged."""
+        self._peers = PeerAnswers(
+            thread, incarnation, cluster_key, model.geometry.block_size, clock, self.purges.admits
+        )
         self._model = model
         self._formats = formats
         self._incarnation = incarnation
@@ -147,6 +158,32 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         async with self._answering(context):
             return await self._prefixes.list(self._claims(request))
 
+    async def FetchBlocks(  # type: ignore[override]  # noqa: N802 - as Execute
+        self, request: worker_pb2.FetchBlocksRequest, context: Context
+    ) -> None:
+        """Gives blocks to another worker."""
+        async with self._answering(context):
+            check_protocol_version(request.protocol_version)
+            await self._peers.answer(request, context.write)
+
+    async def AdoptPrefix(  # noqa: N802
+        self, request: worker_pb2.AdoptPrefixRequest, context: Context
+    ) -> worker_pb2.AdoptPrefixResponse:
+        """Takes a prefix over from a worker that leaves."""
+        async with self._answering(context):
+            claims = self._claims(request)
+            self._require_open()
+            is_admitted = self.purges.admits(claims)
+            num_blocks = await self._peers.adopt(request, claims) if is_admitted else 0
+            return worker_pb2.AdoptPrefixResponse(block_count=num_blocks)
+
+    async def Drain(self, request: worker_pb2.DrainRequest, context: Context) -> worker_pb2.DrainResponse:  # noqa: N802
+        """Leaves."""
+        async with self._answering(context):
+            check_protocol_version(request.protocol_version)
+            verify_drain(self._cluster_key, request.drain_token, self._incarnation, self._clock.unix_s())
+            return await self._retire(request)
+
     async def Purge(self, request: worker_pb2.PurgeRequest, context: Context) -> worker_pb2.PurgeResponse:  # noqa: N802
         """Forgets what a fence makes unreachable."""
         async with self._answering(context):
@@ -197,6 +234,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._next_key += 1
         adapter = adapter_of(claims, self._model, self._formats)
         request = to_engine(message, claims, RequestKey(self._next_key), self._model, adapter)
+        request = replace(request, peer=peer_of(message, claims, self._clock.unix_s()))
         return request if self.purges.admits(claims) else replace(request, cache_mode=CacheMode.PURGED)
 
     def _claims(self, message: RoutedMessage) -> RequestClaims:

@@ -137,4 +137,6 @@ def _timestamp(unix_s: float) -> timestamp_pb2.Timestamp:
 
 def by_tier(cached: CachedTokens) -> inference_pb2.CachedByTier:
     """The message of reused tokens."""
-    return inference_pb2.CachedByTier(device_tokens=cached.device, host_tokens=cached.host, disk_tokens=cached.disk)
+    return inference_pb2.CachedByTier(
+        device_tokens=cached.device, host_tokens=cached.host, disk_tokens=cached.disk, peer_tokens=cached.peer
+    )

@@ -65,6 +65,11 @@ class PurgeCalls:
         """Whether something may be reused or stored for the request, as of now."""
         return not self._is_behind and self._book.admits(claims)
 
+    @property
+    def generation(self) -> int:
+        """Of the control data that the published fences are of."""
+        return self._book.generation
+
     def note_read(self) -> None:
         """What is published now has been read, and is in force."""
         self._read_s = self._clock.monotonic_s()

@@ -14,9 +14,11 @@ from stemcache.worker.v1 import worker_pb2
 
 from cache_store.domain import NO_ADAPTER, AdapterDigest, FormatDigest
 from cache_store.errors import InvalidRequestError, PreconditionError, VersionError
+from cache_store.index import Incarnation
 from cache_store.registry import PROTOCOL_VERSION
 from cache_store.request_token import RequestClaims
 from cache_store.tokens import TOKEN_BYTES, PackedTokens
+from worker.peers import PeerHint
 from worker.requests import CacheMode, EngineRequest, RequestKey
 from worker.runner import ModelInfo
 from worker.sampling import SamplingParams
@@ -26,6 +28,7 @@ MAX_SAMPLES = 16
 MAX_STOP_TOKEN_IDS = 128
 """The client's 64 and the model's own end-of-sequence ids."""
 MAX_SESSION_ID_BYTES = 128
+MAX_ADDRESS_CHARS = 255
 MIN_TTL_S = 1
 MAX_TTL_S = 30 * 86_400
 
@@ -191,3 +194,24 @@ def _ttl_s(message: worker_pb2.ExecuteRequest) -> float:
     if not MIN_TTL_S <= seconds <= MAX_TTL_S:
         raise InvalidRequestError("ttl", f"ttl is {seconds:g} s; it is {MIN_TTL_S} to {MAX_TTL_S} s")
     return seconds
+
+
+def peer_of(message: worker_pb2.ExecuteRequest, claims: RequestClaims, now_unix_s: float) -> PeerHint | None:
+    """The other worker that may have more of the prompt; this one itself is none. Raises InvalidRequestError."""
+    if not message.HasField("peer") or message.peer.incarnation == claims.incarnation:
+        return None
+    return peer_hint(message.peer, claims, now_unix_s)
+
+
+def peer_hint(hint: worker_pb2.PeerHint, claims: RequestClaims, now_unix_s: float) -> PeerHint:
+    """The value of a hint that came now, by this worker's clock. Raises InvalidRequestError."""
+    if not 1 <= len(hint.address) <= MAX_ADDRESS_CHARS:
+        raise InvalidRequestError("peer.address", f"an address has 1 to {MAX_ADDRESS_CHARS} characters")
+    return PeerHint(
+        address=hint.address,
+        incarnation=Incarnation(hint.incarnation),
+        num_blocks=hint.block_count,
+        fence_order=claims.fence_order,
+        control_generation=claims.control_generation,
+        clock_ahead_s=hint.clock_time.ToNanoseconds() / 1e9 - now_unix_s if hint.HasField("clock_time") else 0.0,
+    )

@@ -56,13 +56,12 @@ class Schedule:
 class Scheduler:
     """Queues of sequences by tenant, and the step that comes of them."""
 
-    def __init__(
-        self, config: EngineConfig, pool: BlockPool, block_size: int, pins: PinTable, swap: Swap | None
-    ) -> None:
+    def __init__(self, config: EngineConfig, pool: BlockPool, block_size: int, pins: PinTable, swap: Swap) -> None:
         self._config = config
         self._pool = pool
         self._block_size = block_size
         self._queues: dict[TenantId, TenantQueue] = {}
+        self._swap = swap
         self._allocator = Allocator(pool, block_size, swap, config.audit)
         self._service = Service(lambda tenant: pool.quotas.of(tenant).weight)
         self._admission = Admission(
@@ -129,6 +128,7 @@ class Scheduler:
         queue = self._queue_of(sequence)
         if sequence.id is None:
             queue.waiting.remove(sequence)
+            self._swap.stop_waiting(sequence)
             if not queue.waiting:
                 queue.shortage = None
         else:

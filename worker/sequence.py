@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from cache_store.domain import Domain
 from cache_store.policy import Outcome
 from cache_store.prefix_tree import Block
-from cache_store.tier_kind import TierKind
+from cache_store.tier_kind import Elsewhere, TierKind
 from cache_store.tiers import PartialMatch
 from cache_store.tokens import TOKEN_BYTES, PackedTokens, count, pack, part, unpack
 from cache_store.usage import CachedTokens
@@ -19,6 +19,9 @@ from worker.requests import CacheMode, EngineRequest, Finish, RequestKey
 from worker.sampling import SamplingParams
 from worker.setbacks import Setbacks
 from worker.step_plan import Draw, SequenceId
+
+Origin = TierKind | Elsewhere
+"""Where a block lay before it came to the device."""
 
 Age = tuple[int, int]
 """Order of submission, then sample: who is older is served first and preempted last."""
@@ -86,11 +89,11 @@ class Flight:
 
 
 class SwapIn:
-    """Blocks on their way back to the device, as those see them that wait for them."""
+    """Blocks on their way to the device, as those see them that wait for them."""
 
     __slots__ = ("end_s", "first_block", "num_whole", "tiers")
 
-    def __init__(self, first_block: int, tiers: tuple[TierKind, ...]) -> None:
+    def __init__(self, first_block: int, tiers: tuple[Origin, ...]) -> None:
         self.first_block = first_block
         """Of the prompt."""
         self.tiers = tiers
@@ -99,6 +102,10 @@ class SwapIn:
         """None while some are on their way."""
         self.num_whole = 0
         """Leading ones that came whole."""
+
+    def move(self, first_block: int, tiers: tuple[Origin, ...]) -> None:
+        """It turned out to be these, before any of them was there."""
+        self.first_block, self.tiers = first_block, tiers
 
     def end(self, num_whole: int, now_s: float) -> None:
         """All of them have come, or will not."""
@@ -117,6 +124,7 @@ class Sequence:
         "expected_at_s",
         "finish",
         "flight",
+        "has_fetched",
         "has_moved",
         "held_from",
         "held_to",
@@ -186,7 +194,9 @@ class Sequence:
         """When it began to wait for that."""
         self.num_swap_ins = 0
         """That it has waited for since it was queued."""
-        self.loaded: dict[int, TierKind] = {}
+        self.has_fetched = False
+        """Whether blocks of another worker were ordered for it since it was queued."""
+        self.loaded: dict[int, Origin] = {}
         """Blocks that came for it since it was queued, by their number in its prompt."""
         self.num_lost = 0
         """Leading tokens that were computed before its last preemption: to compute them again is a loss."""
@@ -298,6 +308,7 @@ class Sequence:
         self.num_lost = max(self.num_lost, self.num_computed)
         self.prefix = self.tokens(0, self.num_tokens)
         self.num_computed = self.num_committed = self.num_swap_ins = 0
+        self.has_fetched = False
         self.loaded.clear()
         self.marks.clear()
         assert self.is_at_rest, "it was released before"

@@ -36,6 +36,9 @@ class SlowCopier:
     def read(self, host_slot: int, into: memoryview) -> None:
         self._inner.read(host_slot, into)
 
+    def read_device(self, slots: Sequence[int], into: memoryview) -> None:
+        self._inner.read_device(slots, into)
+
     def begin_loads(self) -> None:
         self._inner.begin_loads()
 

@@ -1,10 +1,11 @@
-"""Blocks on their way back to the device, and the sequences that wait for them.
+"""Blocks on their way to the device, and the sequences that wait for them.
 
 A waiting sequence that would start now, and of whose prompt a lower tier holds more than the device, gets that first,
 where loading is faster than computing (`worker/swap_cost.py`). It waits meanwhile and holds nothing: its *swap-in*
 holds the device's part of the prompt, the blocks that are filled and their sources, until every load of it has been
 reported. Then what came whole is committed like computed blocks and let go of, and the sequence is tried again. So
-holds of swap-ins end by themselves, whatever becomes of the sequence. Nobody else waits for them. Owned by the engine.
+holds of swap-ins end by themselves, whatever becomes of the sequence. Nobody else waits for them. Blocks that came from
+another worker (`worker/fetches.py`) go the same way, without a source that is held. Owned by the engine.
 """
 
 from __future__ import annotations
@@ -19,15 +20,22 @@ from cache_store.clock import Clock
 from cache_store.domain import Domain, TenantId
 from cache_store.lower_block import LowerBlock
 from cache_store.lower_tiers import LowerTiers
+from cache_store.peer_seal import block_names
 from cache_store.prefix_tree import Block
-from cache_store.tokens import PackedTokens, part
+from cache_store.tier_kind import TierKind
+from cache_store.tokens import PackedTokens, count, part
 from cache_store.transfers import Load, TransferId, TransferResult
+from worker.fetch_cost import FetchCost
+from worker.fetches import Fetches, Landing
+from worker.peers import Peers
 from worker.rate import RateMeter
 from worker.sequence import Sequence, SwapIn
 from worker.swap_cost import SwapCost
 
 MAX_SWAP_INS = 2
 """Swap-ins that a sequence waits for before it starts: what it loaded may be gone before there is room for it."""
+
+Allocate = Callable[[Domain, int], tuple[Block, ...]]
 
 
 @dataclass(slots=True, eq=False)
@@ -47,6 +55,7 @@ class _OwnedSwapIn:
     """The device's part of the prompt, which the blocks follow."""
     blocks: tuple[Block, ...]
     sources: tuple[LowerBlock, ...]
+    """Empty where they have come from another worker."""
     tokens: PackedTokens
     """Of the blocks."""
     num_running: int
@@ -58,16 +67,27 @@ class _OwnedSwapIn:
 class Swap:
     """All swap-ins of one engine."""
 
-    def __init__(self, pool: BlockPool, lower: LowerTiers, block_size: int, cost: SwapCost, clock: Clock) -> None:
+    def __init__(
+        self, pool: BlockPool, block_size: int, block_bytes: int, rate: RateMeter, peers: Peers, clock: Clock
+    ) -> None:
         self._pool = pool
-        self._lower = lower
+        self._lower = pool.lower
         self._block_size = block_size
-        self._cost = cost
+        self._cost = SwapCost(lambda: rate.tokens_per_s, self._load_block_s)
         self._clock = clock
+        fetch_cost = FetchCost(lambda: rate.tokens_per_s, block_size, clock)
+        self.fetches = Fetches(pool, block_size, block_bytes, peers, fetch_cost, clock, self._land)
+        """What is on its way from other workers."""
+        self._allocate: Allocate = _nothing
+        self._last = 0
         self._running: dict[TransferId, _Load] = {}
         self._by_source: dict[LowerBlock, _OwnedSwapIn] = {}
         self._loads: list[Load] = []
         """For the next plan."""
+
+    def bind(self, allocate: Allocate) -> None:
+        """`allocate` gives blocks of a domain that are available, and sees to their scrubs."""
+        self._allocate = allocate
 
     @property
     def num_running(self) -> int:
@@ -81,12 +101,22 @@ class Swap:
             yield from swap_in.held
             yield from swap_in.blocks
 
-    def begin(self, sequence: Sequence, allocate: Callable[[int], tuple[Block, ...]]) -> bool:
-        """Brings back what lower tiers hold of the prompt of a sequence that could start, after what the device has.
+    def begin(self, sequence: Sequence) -> bool:
+        """Brings what lower tiers, or else another worker, hold of a prompt, after what the device has.
 
-        False, and nothing has changed, where nothing is worth it.
+        To be called for a sequence that could start. False, and nothing has changed, where nothing is worth it.
         """
         if sequence.num_swap_ins >= MAX_SWAP_INS:
+            return False
+        return self._begin_lower(sequence) or self.fetches.begin(sequence)
+
+    def stop_waiting(self, sequence: Sequence) -> None:
+        """A sequence that waits ends: what only it waits for is not fetched any further."""
+        if sequence.swap_in is not None:
+            self.fetches.drop(sequence.swap_in)
+
+    def _begin_lower(self, sequence: Sequence) -> bool:
+        if self._lower is None:
             return False
         held, found = self._pool.pin_loadable(sequence.owner.domain, sequence.prefix, sequence.num_tokens - 1)
         if not found:
@@ -101,7 +131,7 @@ class Swap:
         if not sources or not self._pool.windows.lock_part(held, len(sources), sequence.owner.domain.tenant):
             self._pool.release(held)
             return False
-        self._begin(sequence, held, sources, allocate)
+        self._begin(sequence, held, sources)
         return True
 
     @property
@@ -118,13 +148,13 @@ class Swap:
         """A transfer has ended: a load, or a spill of the lower tiers."""
         load = self._running.pop(result.id, None)
         if load is None:
-            self._lower.finish_spill(result)
+            self._tiers.finish_spill(result)
             return
-        swap_in, source = load.swap_in, load.swap_in.sources[load.number]
-        if result.ok:
-            self._lower.note_loaded(source, result.seconds)
-        else:
+        swap_in = load.swap_in
+        if not result.ok:
             swap_in.failed.add(load.number)
+        elif swap_in.sources:
+            self._tiers.note_loaded(swap_in.sources[load.number], result.seconds)
         swap_in.num_running -= 1
         if swap_in.num_running == 0:
             self._end(swap_in)
@@ -138,12 +168,14 @@ class Swap:
         """Nothing that is on its way for the domains of these roots is used."""
         for load in self._running.values():
             load.swap_in.is_void = load.swap_in.is_void or load.swap_in.domain.root in roots
+        self.fetches.purge(roots)
 
     def check_invariants(self) -> None:
         """Raises AssertionError where the books do not agree."""
         swap_ins = {load.swap_in: None for load in self._running.values()}
         assert sum(each.num_running for each in swap_ins) == len(self._running)
-        assert set(self._by_source.values()) == set(swap_ins)
+        assert set(self._by_source.values()) == {each for each in swap_ins if each.sources}
+        self.fetches.check_invariants()
         assert len(self._by_source) == sum(len(each.sources) for each in swap_ins), "a block is loaded twice"
         for each in swap_ins:
             assert each.state.end_s is None
@@ -174,30 +206,49 @@ class Swap:
         sequence: Sequence,
         held: tuple[Block, ...],
         sources: tuple[LowerBlock, ...],
-        allocate: Callable[[int], tuple[Block, ...]],
     ) -> None:
-        self._lower.hold(sources)  # before there is room for them on the device, which others may have to leave
-        blocks = allocate(len(sources))
+        self._tiers.hold(sources)  # before there is room for them on the device, which others may have to leave
+        blocks = self._allocate(sequence.owner.domain, len(sources))
         self._pool.windows.reserve_part(blocks)
         state = SwapIn(len(held), tuple(source.tier for source in sources))
         first = len(held) * self._block_size
         tokens = part(sequence.prefix, first, first + len(blocks) * self._block_size)
         swap_in = _OwnedSwapIn(sequence.owner.domain, state, held, blocks, sources, tokens, len(blocks))
         for number, (source, block) in enumerate(zip(sources, blocks, strict=True)):
-            identifier = self._lower.new_transfer()
+            identifier = self._new_transfer()
             self._loads.append(Load(identifier, source.tenant, source.name, source.host_slot, block.slots))
             self._running[identifier] = _Load(swap_in, number)
             self._by_source[source] = swap_in
         sequence.wait_for(state, self._clock.monotonic_s())
 
+    def _land(self, landing: Landing) -> bool:
+        """Lets blocks that came from another worker go to the device: leading ones, as many as have room there."""
+        domain, tokens, size = landing.domain, landing.tokens, self._block_size
+        match = self._pool.match_and_pin(domain, tokens, count(tokens))
+        held = match.blocks
+        self._pool.release(match.pinned[len(held) :])
+        data = landing.blocks[max(0, len(held) - landing.first_block) :]
+        num_new = min(len(data), self._room(domain.tenant), self._pool.num_available(domain))
+        if num_new <= 0 or len(held) < landing.first_block:  # what they follow is gone, or all of them are here by now
+            self._pool.release(held)
+            return False
+        blocks = self._allocate(domain, num_new)
+        state = landing.state
+        state.move(len(held), state.tiers[:num_new])
+        filled = part(tokens, len(held) * size, (len(held) + num_new) * size)
+        swap_in = _OwnedSwapIn(domain, state, held, blocks, (), filled, num_new)
+        names = block_names(domain, tokens, len(held), size)
+        for number, (name, arrived, block) in enumerate(zip(names[:num_new], data[:num_new], blocks, strict=True)):
+            identifier = self._new_transfer()
+            self._loads.append(Load(identifier, domain.tenant, name, None, block.slots, arrived))
+            self._running[identifier] = _Load(swap_in, number)
+        return True
+
     def _end(self, swap_in: _OwnedSwapIn) -> None:
         """All its loads have ended: commits what came whole and lets go of everything."""
         blocks = swap_in.blocks
-        for source in swap_in.sources:
-            del self._by_source[source]
-        self._lower.let_go(swap_in.sources)
-        for number in sorted(swap_in.failed, reverse=True):
-            self._lower.lose(swap_in.sources[number])
+        if swap_in.sources:
+            self._let_go(swap_in)
         num_whole = 0 if swap_in.is_void else min(swap_in.failed, default=len(blocks))
         parent = swap_in.held[-1] if swap_in.held else None
         tokens = part(swap_in.tokens, 0, num_whole * self._block_size)
@@ -206,11 +257,30 @@ class Swap:
         self._pool.release(blocks[num_whole:])
         self._pool.release((*swap_in.held, *standing))
         swap_in.state.end(num_whole, self._clock.monotonic_s())
+        if not swap_in.sources:
+            self.fetches.note_landed(num_whole)
+
+    def _let_go(self, swap_in: _OwnedSwapIn) -> None:
+        for source in swap_in.sources:
+            del self._by_source[source]
+        self._tiers.let_go(swap_in.sources)
+        for number in sorted(swap_in.failed, reverse=True):
+            self._tiers.lose(swap_in.sources[number])
+
+    @property
+    def _tiers(self) -> LowerTiers:
+        assert self._lower is not None, "what lies in a lower tier has one"
+        return self._lower
+
+    def _load_block_s(self, tier: TierKind) -> float:
+        return self._tiers.load_block_s(tier)
+
+    def _new_transfer(self) -> TransferId:
+        if self._lower is not None:
+            return self._lower.new_transfer()
+        self._last += 1
+        return TransferId(self._last)
 
 
-def make_swap(pool: BlockPool, block_size: int, rate: RateMeter, clock: Clock) -> Swap | None:
-    """That of an engine whose pool has lower tiers."""
-    lower = pool.lower
-    if lower is None:
-        return None
-    return Swap(pool, lower, block_size, SwapCost(lambda: rate.tokens_per_s, lower.load_block_s), clock)
+def _nothing(_: Domain, num_blocks: int) -> tuple[Block, ...]:
+    raise AssertionError(f"{num_blocks} blocks are asked for before anybody gives some")

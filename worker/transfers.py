@@ -103,6 +103,16 @@ class BackgroundTransfers:
     def num_disk_blocks(self) -> int:
         return 0 if self._disk is None else self._disk.num_blocks
 
+    @property
+    def block_bytes(self) -> int:
+        return self._copier.block_bytes
+
+    def read_device(self, slots: tuple[int, ...], into: memoryview) -> None:
+        self._copier.read_device(slots, into)
+
+    def read_host(self, host_slot: int, into: memoryview) -> None:
+        self._copier.read(host_slot, into)
+
     def finished(self) -> tuple[TransferResult, ...]:
         self._check()
         return self._results.take()
@@ -230,12 +240,20 @@ class BackgroundTransfers:
                     self._end(load.id, partial(self._load, load))
 
     def _load(self, load: Load) -> None:
-        if load.host_slot is not None:
+        if load.arrived is not None:
+            self._land(load.arrived, load)
+        elif load.host_slot is not None:
             self._copier.load(load.host_slot, load.slots)
         elif self._disk is not None:
             self._read(self._disk.files, load)
         else:
             raise PreconditionError("a block is to be read from a disk that is not there")
+
+    def _land(self, arrived: bytearray, load: Load) -> None:
+        try:
+            self._copier.fill(arrived, load.slots)
+        finally:
+            _wipe(arrived)
 
     def _read(self, files: DiskFiles, load: Load) -> None:
         try:
@@ -247,7 +265,7 @@ class BackgroundTransfers:
     def _expect(self, loads: Iterable[Load]) -> None:
         """The disk fetches what is behind those that are read first."""
         if self._disk is not None:
-            self._disk.files.prefetch([load.name for load in loads if load.host_slot is None])
+            self._disk.files.prefetch([load.name for load in loads if load.host_slot is None and load.arrived is None])
 
     def _write_all(self, files: DiskFiles) -> None:
         while (item := self._writes.take()) is not None:

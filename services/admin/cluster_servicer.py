@@ -1,6 +1,6 @@
 """ClusterService: how this router and its workers are, who uses their blocks, and records of recent requests.
 
-Only reads; owns no state. Who may call it is decided before it, by `AdminAuthInterceptor`.
+Reads, and lets workers leave; owns no state. Who may call it is decided before it, by `AdminAuthInterceptor`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from stemcache.admin.v1 import admin_pb2 as pb
 from stemcache.admin.v1.admin_pb2_grpc import ClusterServiceServicer
 
 from cache_store.domain import TenantId
-from cache_store.errors import NotFoundError
+from cache_store.errors import NotFoundError, StemcacheError
 from cache_store.redis_replica import ReplicaStats
 from services.admin.worker_messages import worker_message
 from services.router.condition import Condition, Degraded
@@ -24,6 +24,7 @@ from services.router.records import Arrived, Ended, FirstToken, RequestRecord, R
 from services.router.registry_view import RegistryView
 from services.router.routing import RouteRule, RouteTerm
 from services.router.statuses import abort_with
+from services.router.worker_drains import WorkerDrains
 from services.tenants.directory import TenantDirectory
 
 Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # in quotes: a generic to the type checker only
@@ -59,6 +60,9 @@ _DEGRADED = {
     Degraded.LIMITS: pb.DEGRADED_REASON_LIMITS,
 }
 
+DRAIN_GRACE_S = 30.0
+"""What a worker's requests get to end where the operator does not say."""
+
 _NEVER_S = 86_400.0 * 365
 """Age of control data that was never read: a duration knows no infinity."""
 
@@ -67,12 +71,18 @@ class ClusterServicer(ClusterServiceServicer):
     """The service."""
 
     def __init__(
-        self, directory: TenantDirectory, view: RegistryView, records: RequestRecords, condition: Condition
+        self,
+        directory: TenantDirectory,
+        view: RegistryView,
+        records: RequestRecords,
+        condition: Condition,
+        drains: WorkerDrains,
     ) -> None:
         self._directory = directory
         self._view = view
         self._records = records
         self._condition = condition
+        self._drains = drains
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         age_s = self._directory.age_s()
@@ -112,6 +122,20 @@ class ClusterServicer(ClusterServiceServicer):
             reuse=explanation.reuse,
             first_missing_token=explanation.first_missing_token,
             record=_record(record),
+        )
+
+    async def DrainWorker(self, request: pb.DrainWorkerRequest, context: Context) -> pb.DrainWorkerResponse:
+        grace_s = DRAIN_GRACE_S
+        if request.HasField("grace_duration"):
+            grace_s = request.grace_duration.ToNanoseconds() / 1e9
+        try:
+            drained = await self._drains.drain(request.worker_id, grace_s)
+        except StemcacheError as error:
+            await abort_with(context, error)
+        return pb.DrainWorkerResponse(
+            moved_blocks=drained.moved_blocks,
+            cached_blocks=drained.cached_blocks,
+            handed_over_requests=drained.handed_over_requests,
         )
 
     async def _find(self, tenant: str, request_id: str, context: Context) -> RequestRecord:

@@ -8,7 +8,7 @@ from stemcache.admin.v1 import admin_pb2 as pb
 
 from cache_store.domain import TenantId
 from cache_store.registry import WorkerRecord
-from cache_store.usage import Pressure, TenantUse, TierLoad, WindowLoad
+from cache_store.usage import PeerCounts, Pressure, TenantUse, TierLoad, WindowLoad
 
 
 def worker_message(record: WorkerRecord, tenant_name: Callable[[TenantId], str]) -> pb.Worker:
@@ -40,6 +40,8 @@ def worker_message(record: WorkerRecord, tenant_name: Callable[[TenantId], str])
         kv_bytes_per_sequence=record.kv_bytes_per_sequence,
         kv_pool_bytes=record.kv_pool_bytes,
         windows=[_window(window) for window in load.windows],
+        peers=_peers(load.peers),
+        draining=record.draining,
     )
 
 
@@ -50,6 +52,19 @@ def _window(load: WindowLoad) -> pb.WindowLoad:
         total_slots=load.total_slots,
         cached_slots=load.cached_slots,
         max_cached_slots=load.max_cached_slots,
+    )
+
+
+def _peers(counts: PeerCounts) -> pb.PeerTraffic:
+    return pb.PeerTraffic(
+        fetched_blocks=counts.fetched_blocks,
+        fetched_bytes=counts.fetched_bytes,
+        served_blocks=counts.served_blocks,
+        served_bytes=counts.served_bytes,
+        fetches=counts.fetches,
+        failed_fetches=counts.failed_fetches,
+        refused_blocks=counts.refused_blocks,
+        declined_fetches=counts.declined_fetches,
     )
 
 

@@ -57,6 +57,10 @@ def bytes_text(size_bytes: int) -> str:
 
 
 def below_device(tokens: CachedByTier) -> str:
-    """How many of the cached tokens lay in a lower tier, where any did."""
-    parts = ((tokens.host_tokens, "in host memory"), (tokens.disk_tokens, "on disk"))
+    """How many of the cached tokens lay elsewhere than on the device, where any did."""
+    parts = (
+        (tokens.host_tokens, "in host memory"),
+        (tokens.disk_tokens, "on disk"),
+        (tokens.peer_tokens, "at another worker"),
+    )
     return "".join(f", {number} {where}" for number, where in parts if number)

@@ -19,6 +19,7 @@ from services.client.admin_requests import USUAL_TERMS, TenantTerms
 from services.client.admin_results import (
     ApiKey,
     ClusterStatus,
+    DrainedWorker,
     Explanation,
     ImportCounts,
     NewApiKey,
@@ -29,7 +30,11 @@ from services.client.admin_results import (
 )
 from services.client.channel import CALL_TIMEOUT_S, channel_options, credential_metadata
 from services.client.errors import api_errors
+from services.client.messages import duration_message
 from services.client.purge_scope import PurgeScope, fill_scope
+
+DRAIN_TIMEOUT_S = 180.0
+"""Beyond the time that running requests get: a worker gives away what it has cached."""
 
 LOAD_TIMEOUT_S = 120.0
 """Workers read an adapter and say so before the router answers."""
@@ -144,6 +149,14 @@ class AdminClient:
         with api_errors():
             response = self._cluster.GetStatus(pb.GetStatusRequest(), timeout=self._timeout_s, metadata=self._metadata)
         return messages.status_of(response)
+
+    def drain_worker(self, worker_id: str, grace_s: float) -> DrainedWorker:
+        """Lets a worker leave; returns when it does. Requests that run there after `grace_s` go on elsewhere."""
+        request = pb.DrainWorkerRequest(worker_id=worker_id, grace_duration=duration_message(grace_s))
+        timeout_s = grace_s + DRAIN_TIMEOUT_S
+        with api_errors():
+            response = self._cluster.DrainWorker(request, timeout=timeout_s, metadata=self._metadata)
+        return DrainedWorker(response.moved_blocks, response.cached_blocks, response.handed_over_requests)
 
     def explain_request(self, tenant: str, request_id: str) -> Explanation:
         """Why a recent request went where it went, and reused what it did."""

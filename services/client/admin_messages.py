@@ -15,6 +15,7 @@ from services.client.admin_results import (
     ClusterStatus,
     Explanation,
     IndexCopyStatus,
+    PeerStatus,
     PressureStatus,
     PurgeReceipt,
     RequestRecord,
@@ -198,4 +199,6 @@ def _worker_of(message: pb.Worker) -> WorkerStatus:
         windows=tuple(
             WindowStatus(*(getattr(window, each.name) for each in fields(WindowStatus))) for window in message.windows
         ),
+        peers=PeerStatus(*(getattr(message.peers, each.name) for each in fields(PeerStatus))),
+        draining=message.draining,
     )

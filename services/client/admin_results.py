@@ -199,6 +199,36 @@ class WindowStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class PeerStatus:
+    """Blocks given to other workers and taken from them; counts since a worker's start."""
+
+    fetched_blocks: int = 0
+    """That came from other workers and were taken in."""
+    fetched_bytes: int = 0
+    served_blocks: int = 0
+    """That were sent to other workers."""
+    served_bytes: int = 0
+    fetches: int = 0
+    failed_fetches: int = 0
+    """Of them, those that ended before their time or brought nothing."""
+    refused_blocks: int = 0
+    """That were not what was asked for, and were not used."""
+    declined_fetches: int = 0
+    """Where computing was the faster."""
+
+
+@dataclass(frozen=True, slots=True)
+class DrainedWorker:
+    """A worker that has left."""
+
+    moved_blocks: int
+    """That other workers have taken."""
+    cached_blocks: int
+    handed_over_requests: int
+    """That went on at another worker."""
+
+
+@dataclass(frozen=True, slots=True)
 class WorkerStatus:
     """A worker as a router sees it."""
 
@@ -230,6 +260,9 @@ class WorkerStatus:
     """Of all pools of the device."""
     windows: tuple[WindowStatus, ...] = ()
     """Of groups of sliding layers that have fewer slots than there are blocks."""
+    peers: PeerStatus = PeerStatus()
+    draining: bool = False
+    """It takes no requests and is about to leave."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -170,7 +170,7 @@ def usage_of(message: pb.Usage) -> Usage:
 
 def by_tier_of(message: pb.CachedByTier) -> CachedByTier:
     """The value of reused tokens by tier."""
-    return CachedByTier(message.device_tokens, message.host_tokens, message.disk_tokens)
+    return CachedByTier(message.device_tokens, message.host_tokens, message.disk_tokens, message.peer_tokens)
 
 
 def _timings_of(message: pb.Timings) -> Timings:

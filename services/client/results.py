@@ -25,6 +25,7 @@ class CachedByTier:
     device_tokens: int = 0
     host_tokens: int = 0
     disk_tokens: int = 0
+    peer_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

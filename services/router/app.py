@@ -56,6 +56,7 @@ from services.router.speculations import Speculations
 from services.router.statuses import status_name
 from services.router.tokenizers import load_tokenizers
 from services.router.worker_client import WorkerPool
+from services.router.worker_drains import WorkerDrains
 from services.router.worker_questions import Questioner
 from services.settings import Address, RouterSettings
 from services.tenants.directory import TenantDirectory
@@ -235,7 +236,7 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
         public=public_server(servicer, cache, Gate(directory, calls, MAX_OPEN_CALLS), health, limits),
         admin=admin_server(
             TenantServicer(store, sync, purges),
-            ClusterServicer(directory, view, records, condition),
+            ClusterServicer(directory, view, records, condition, WorkerDrains(view, pool, cluster_key(master))),
             AdapterServicer(directory, adapters),
             _admin_token(settings),
         ),

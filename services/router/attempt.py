@@ -56,24 +56,35 @@ class Signer:
     """By the worker's clock."""
 
 
+@dataclass(frozen=True, slots=True)
+class Target:
+    """Where a try goes."""
+
+    worker: WorkerRecord
+    peer: worker_pb2.PeerHint | None
+    """Another worker that has more of the prompt."""
+    number: int
+    """Of the try, from 1."""
+
+
 class Attempt:
     """One try."""
 
     def __init__(
         self,
         job: Job,
-        worker: WorkerRecord,
-        number: int,
+        target: Target,
         assignment: Assignment,
         pool: WorkerPool,
         carried: Carried,
         signer: Signer,
         clock: Clock,
     ) -> None:
-        """`number` counts from 1; `carried` goes from one try to the next."""
+        """`carried` goes from one try to the next."""
         self._job = job
-        self._worker = worker
-        self._number = number
+        self._worker = target.worker
+        self._peer = target.peer
+        self._number = target.number
         self._assignment = assignment
         self._pool = pool
         self._signer = signer
@@ -175,6 +186,7 @@ class Attempt:
             session_id=hints.session_id,
             session_end=hints.session_end,
             ttl=None if hints.ttl_s is None else duration(hints.ttl_s),
+            peer=self._peer,
         )
 
     def _claims(self) -> RequestClaims:

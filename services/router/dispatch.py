@@ -11,6 +11,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 import structlog
+from stemcache.worker.v1 import worker_pb2
 
 from cache_store.clock import Clock
 from cache_store.domain import FormatDigest
@@ -19,10 +20,12 @@ from cache_store.index import Incarnation
 from cache_store.registry import RENEW_S, WorkerRecord
 from cache_store.tokens import TOKEN_BYTES, count, unpack
 from services.router.answer import Answer
-from services.router.attempt import Attempt, Job, Signer
+from services.router.attempt import Attempt, Job, Signer, Target
 from services.router.carried import Carried, DivergedError
 from services.router.detokenizer import PROMPT_TAIL_TOKENS
 from services.router.generation import CacheMode, GenerationEvent, Started
+from services.router.messages import timestamp
+from services.router.peer_hints import find_peer
 from services.router.records import Routed
 from services.router.registry_view import RegistryView
 from services.router.routing import RouteChoice, RouteRequest, RouteRule, choose
@@ -77,7 +80,7 @@ class Dispatcher:
             choice = self._choose(job, tried, carried, kv_format)
             if choice is None:
                 break
-            attempt = self._attempt(job, choice, len(tried) + 1, carried)
+            attempt = self._attempt(job, choice, tried, carried)
             coming = self._expect(job, choice)
             try:
                 async with aclosing(attempt.events()) as events:
@@ -164,11 +167,26 @@ class Dispatcher:
         answer = Answer(sampling.n, tokenizer.decode if tokenizer else None, tail, sampling.stop)
         return Carried(answer, sampling.n)
 
-    def _attempt(self, job: Job, choice: RouteChoice, number: int, carried: Carried) -> Attempt:
+    def _attempt(self, job: Job, choice: RouteChoice, tried: frozenset[Incarnation], carried: Carried) -> Attempt:
         uncached = count(job.plan.prompt) - choice.terms[0].matched_tokens
         assignment = self._view.assign(choice.worker.incarnation, uncached)
+        target = Target(choice.worker, self._peer(job, choice, tried), len(tried) + 1)
         signer = Signer(self._cluster_key, self._view.token_expiry_s(choice.worker))
-        return Attempt(job, choice.worker, number, assignment, self._pool, carried, signer, self._clock)
+        return Attempt(job, target, assignment, self._pool, carried, signer, self._clock)
+
+    def _peer(self, job: Job, choice: RouteChoice, tried: frozenset[Incarnation]) -> worker_pb2.PeerHint | None:
+        """Another worker that has more of the prompt."""
+        if job.plan.cache_mode is not CacheMode.READ_WRITE:
+            return None
+        peer = find_peer(choice, self._view.snapshot(), job.plan.matched_tokens, tried)
+        if peer is None:
+            return None
+        return worker_pb2.PeerHint(
+            address=peer.worker.address,
+            incarnation=peer.worker.incarnation,
+            block_count=peer.num_blocks,
+            clock_time=timestamp(self._view.clock_unix_s(peer.worker)),
+        )
 
 
 def _routed(job: Job, request: RouteRequest, choice: RouteChoice, route_s: float) -> Routed:

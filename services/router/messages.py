@@ -96,7 +96,9 @@ def usage(started: g.Started, completion_tokens: int) -> pb.Usage:
 
 def cached_by_tier(cached: CachedTokens) -> pb.CachedByTier:
     """Reused tokens by tier."""
-    return pb.CachedByTier(device_tokens=cached.device, host_tokens=cached.host, disk_tokens=cached.disk)
+    return pb.CachedByTier(
+        device_tokens=cached.device, host_tokens=cached.host, disk_tokens=cached.disk, peer_tokens=cached.peer
+    )
 
 
 def timings(values: g.Timings) -> pb.Timings:

@@ -111,12 +111,15 @@ class RegistryView:
         return tuple(views)
 
     def token_expiry_s(self, worker: WorkerRecord) -> float:
-        """When a request token made now for the worker expires, by the worker's own clock: those of router and worker
-        may be apart, and may be set."""
+        """When a request token made now for the worker expires, by the worker's own clock."""
+        return self.clock_unix_s(worker) + TOKEN_LIFETIME_S
+
+    def clock_unix_s(self, worker: WorkerRecord) -> float:
+        """What the worker's own clock says now: those of router and worker may be apart, and may be set."""
         known = self._known.get(worker.incarnation)
         if known is None or not known.record.clock_unix_s:
-            return self._clock.unix_s() + TOKEN_LIFETIME_S
-        return known.record.clock_unix_s + self._clock.monotonic_s() - known.record_s + TOKEN_LIFETIME_S
+            return self._clock.unix_s()
+        return known.record.clock_unix_s + self._clock.monotonic_s() - known.record_s
 
     def assign(self, incarnation: Incarnation, prefill_tokens: int) -> Assignment:
         """Notes a request that is on its way to a worker."""

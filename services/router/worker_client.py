@@ -262,7 +262,7 @@ def _event(message: worker_pb2.ExecuteResponse) -> WorkerEvent:
 
 def cached_tokens(message: pb.CachedByTier) -> CachedTokens:
     """The value of reused tokens."""
-    return CachedTokens(message.device_tokens, message.host_tokens, message.disk_tokens)
+    return CachedTokens(message.device_tokens, message.host_tokens, message.disk_tokens, message.peer_tokens)
 
 
 def _from_worker(error: grpc.aio.AioRpcError) -> StemcacheError:

@@ -29,7 +29,7 @@ ALLOWED = {
         "services/cli/",
         "services/cluster/",
     ),
-    "cryptography": ("services/tenants/", "cache_store/block_seal.py"),
+    "cryptography": ("services/tenants/", "cache_store/block_seal.py", "cache_store/peer_seal.py"),
     "prometheus_client": ("services/cli/metrics.py",),
 }
 

@@ -338,8 +338,8 @@ MUTANTS = (
         "purged-load",
         "what is on its way to the device while it is purged is used",
         "worker/engine.py",
-        "            self._swap.purge(domains)\n",
-        "            pass\n",
+        "        self._swap.purge(domains)\n",
+        "",
         f"{SWAP}::test_what_is_purged_on_its_way_is_not_used_and_its_bytes_go",
     ),
 )

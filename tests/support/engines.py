@@ -24,6 +24,7 @@ from worker.digest_runner import INSTANT, DigestRunner, Durations, digest_model
 from worker.engine import Engine
 from worker.engine_config import EngineConfig
 from worker.mover import MakeMover
+from worker.peers import PeerHint, Peers
 from worker.requests import (
     CacheMode,
     EngineOutput,
@@ -176,6 +177,7 @@ class Bench:
         geometry: CacheGeometry | None = None,
         num_slots: tuple[int, ...] | None = None,
         draw: Chance = never,
+        peers: Peers | None = None,
     ) -> None:
         """`draw` chooses hits for audits: none by default, all of them where it gives 0."""
         self.clock = ManualClock()
@@ -191,7 +193,7 @@ class Bench:
             info, num_blocks, durations, self.clock.advance, num_host_blocks, make_mover, num_slots
         )
         self.runner = RecordingRunner(self.inner)
-        self.engine = Engine(self.runner, self.clock, config or EngineConfig(), hasher, draw)
+        self.engine = Engine(self.runner, self.clock, config or EngineConfig(), hasher, draw, peers)
         self.answers: dict[RequestKey, Answer] = {}
         self.requests: dict[RequestKey, EngineRequest] = {}
         self._keys = count()
@@ -206,11 +208,14 @@ class Bench:
         mode: CacheMode = CacheMode.READ_WRITE,
         ttl_s: float = math.inf,
         adapter: AdapterDigest = NO_ADAPTER,
+        peer: PeerHint | None = None,
     ) -> RequestKey:
         """Submits a request and keeps track of it."""
         key = RequestKey(next(self._keys))
         values = params or sampling()
-        request = EngineRequest(key, domain, pack(prompt), values, num_samples, mode, ttl_s=ttl_s, adapter=adapter)
+        request = EngineRequest(
+            key, domain, pack(prompt), values, num_samples, mode, ttl_s=ttl_s, adapter=adapter, peer=peer
+        )
         self.engine.submit(request)
         self.requests[key] = request
         self.answers[key] = Answer()
@@ -260,10 +265,11 @@ class Bench:
         mode: CacheMode = CacheMode.READ_WRITE,
         ttl_s: float = math.inf,
         adapter: AdapterDigest = NO_ADAPTER,
+        peer: PeerHint | None = None,
     ) -> Answer:
         """Submits one request and runs until everything ended."""
         key = self.submit(
-            prompt, params, domain=domain, num_samples=num_samples, mode=mode, ttl_s=ttl_s, adapter=adapter
+            prompt, params, domain=domain, num_samples=num_samples, mode=mode, ttl_s=ttl_s, adapter=adapter, peer=peer
         )
         self.run_until_idle()
         return self.answers[key]

@@ -106,6 +106,16 @@ class ManualTransfers:
         return self._num_disk_blocks
 
     @property
+    def block_bytes(self) -> int:
+        return self.copier.block_bytes
+
+    def read_device(self, slots: tuple[int, ...], into: memoryview) -> None:
+        self.copier.read_device(slots, into)
+
+    def read_host(self, host_slot: int, into: memoryview) -> None:
+        self.copier.read(host_slot, into)
+
+    @property
     def pending(self) -> tuple[TransferId, ...]:
         """Spills and loads that have not ended, oldest first."""
         return tuple(self._pending)
@@ -202,7 +212,10 @@ class ManualTransfers:
         load = pending.load
         if fate is Fate.FAIL:
             return False
-        data = self.disk.get(load.name, b"") if load.host_slot is None else self._read(load.host_slot)
+        if load.arrived is not None:
+            data = bytes(load.arrived)
+        else:
+            data = self.disk.get(load.name, b"") if load.host_slot is None else self._read(load.host_slot)
         if fate is Fate.TEAR:
             half = len(data) // 2
             data = data[:half] + bytes([GARBAGE]) * (len(data) - half)

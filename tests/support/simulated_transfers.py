@@ -37,6 +37,16 @@ class SimulatedTransfers:
         return self.manual.num_disk_blocks
 
     @property
+    def block_bytes(self) -> int:
+        return self.manual.block_bytes
+
+    def read_device(self, slots: tuple[int, ...], into: memoryview) -> None:
+        self.manual.read_device(slots, into)
+
+    def read_host(self, host_slot: int, into: memoryview) -> None:
+        self.manual.read_host(host_slot, into)
+
+    @property
     def next_due_s(self) -> float | None:
         """When the next load ends; None where none is on its way."""
         return min((self._due_s[load.id] for load in self.manual.pending_loads), default=None)

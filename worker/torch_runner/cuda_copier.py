@@ -64,6 +64,11 @@ class CudaCopier:
         self._stored.synchronize()
         torch.frombuffer(into, dtype=torch.uint8).copy_(self.host[host_slot])
 
+    def read_device(self, slots: Sequence[int], into: memoryview) -> None:
+        target = torch.frombuffer(into, dtype=torch.uint8)
+        for part, blocks, slot in zip(self._parts, self._blocks, slots, strict=True):
+            target[part].copy_(blocks[slot])  # on the computing stream; to memory that is not pinned, so it has ended
+
     def begin_loads(self) -> None:
         self._before_loads.record(torch.cuda.current_stream(self._device))
 

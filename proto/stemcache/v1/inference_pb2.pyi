@@ -386,22 +386,26 @@ class CachedByTier(_message.Message):
     DEVICE_TOKENS_FIELD_NUMBER: _builtins.int
     HOST_TOKENS_FIELD_NUMBER: _builtins.int
     DISK_TOKENS_FIELD_NUMBER: _builtins.int
+    PEER_TOKENS_FIELD_NUMBER: _builtins.int
     device_tokens: _builtins.int
     """In the device's memory."""
     host_tokens: _builtins.int
     """In the host's memory."""
     disk_tokens: _builtins.int
     """On disk."""
+    peer_tokens: _builtins.int
+    """At another worker."""
     def __init__(
         self,
         *,
         device_tokens: _builtins.int = ...,
         host_tokens: _builtins.int = ...,
         disk_tokens: _builtins.int = ...,
+        peer_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_tokens", b"device_tokens", "disk_tokens", b"disk_tokens", "host_tokens", b"host_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_tokens", b"device_tokens", "disk_tokens", b"disk_tokens", "host_tokens", b"host_tokens", "peer_tokens", b"peer_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

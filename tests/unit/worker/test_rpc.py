@@ -37,6 +37,10 @@ KEY = RequestKey(1)
 """Of the first request."""
 
 
+async def _stay(order: worker_pb2.DrainRequest) -> worker_pb2.DrainResponse:
+    raise AssertionError(f"told to leave: {order}")
+
+
 class NoAdapters:
     def adapter_of(self, kv_format: FormatDigest) -> AdapterDigest | None:
         return None
@@ -46,7 +50,9 @@ class NoAdapters:
 async def serving(engine: ScriptedEngine, write_timeout_s: float = 60.0) -> AsyncIterator[tuple[WorkerClient, Any]]:
     thread = EngineThread(engine, lambda _: None, SystemClock())
     thread.start()
-    servicer = WorkerServicer(thread, digest_model(), ME, CLUSTER_KEY, SystemClock(), NoAdapters(), write_timeout_s)
+    servicer = WorkerServicer(
+        thread, digest_model(), ME, CLUSTER_KEY, SystemClock(), NoAdapters(), _stay, write_timeout_s
+    )
     server = grpc.aio.server()
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")

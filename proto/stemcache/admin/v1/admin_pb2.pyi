@@ -1066,6 +1066,8 @@ class Worker(_message.Message):
     KV_BYTES_PER_SEQUENCE_FIELD_NUMBER: _builtins.int
     KV_POOL_BYTES_FIELD_NUMBER: _builtins.int
     WINDOWS_FIELD_NUMBER: _builtins.int
+    PEERS_FIELD_NUMBER: _builtins.int
+    DRAINING_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """Stable name."""
     incarnation: _builtins.str
@@ -1098,6 +1100,8 @@ class Worker(_message.Message):
     """Bytes that a running request takes beside those of its tokens: the windows of sliding layers, and the block begun."""
     kv_pool_bytes: _builtins.int
     """Bytes of all pools of the device."""
+    draining: _builtins.bool
+    """It takes no requests and is about to leave."""
     @_builtins.property
     def pressure(self) -> Global___Pressure:
         """What running out of blocks has led to since the worker started."""
@@ -1117,6 +1121,10 @@ class Worker(_message.Message):
     @_builtins.property
     def windows(self) -> _containers.RepeatedCompositeFieldContainer[Global___WindowLoad]:
         """Groups of sliding layers that have fewer slots than there are blocks."""
+
+    @_builtins.property
+    def peers(self) -> Global___PeerTraffic:
+        """Blocks given to other workers and taken from them."""
 
     def __init__(
         self,
@@ -1142,14 +1150,124 @@ class Worker(_message.Message):
         kv_bytes_per_sequence: _builtins.int = ...,
         kv_pool_bytes: _builtins.int = ...,
         windows: _abc.Iterable[Global___WindowLoad] | None = ...,
+        peers: Global___PeerTraffic | None = ...,
+        draining: _builtins.bool = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["audit", b"audit", "pressure", b"pressure"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["audit", b"audit", "peers", b"peers", "pressure", b"pressure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "audit", b"audit", "block_size", b"block_size", "incarnation", b"incarnation", "kv_bytes_per_sequence", b"kv_bytes_per_sequence", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_pool_bytes", b"kv_pool_bytes", "max_model_len", b"max_model_len", "max_num_sequences", b"max_num_sequences", "model", b"model", "prefill_tokens_per_s", b"prefill_tokens_per_s", "pressure", b"pressure", "quota_generation", b"quota_generation", "running_requests", b"running_requests", "tenants", b"tenants", "tiers", b"tiers", "total_blocks", b"total_blocks", "used_blocks", b"used_blocks", "waiting_requests", b"waiting_requests", "windows", b"windows", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "audit", b"audit", "block_size", b"block_size", "draining", b"draining", "incarnation", b"incarnation", "kv_bytes_per_sequence", b"kv_bytes_per_sequence", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_pool_bytes", b"kv_pool_bytes", "max_model_len", b"max_model_len", "max_num_sequences", b"max_num_sequences", "model", b"model", "peers", b"peers", "prefill_tokens_per_s", b"prefill_tokens_per_s", "pressure", b"pressure", "quota_generation", b"quota_generation", "running_requests", b"running_requests", "tenants", b"tenants", "tiers", b"tiers", "total_blocks", b"total_blocks", "used_blocks", b"used_blocks", "waiting_requests", b"waiting_requests", "windows", b"windows", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Worker: _TypeAlias = Worker  # noqa: Y015
+
+@_typing.final
+class PeerTraffic(_message.Message):
+    """Blocks that workers gave each other; counts since the worker's start."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    FETCHED_BLOCKS_FIELD_NUMBER: _builtins.int
+    FETCHED_BYTES_FIELD_NUMBER: _builtins.int
+    SERVED_BLOCKS_FIELD_NUMBER: _builtins.int
+    SERVED_BYTES_FIELD_NUMBER: _builtins.int
+    FETCHES_FIELD_NUMBER: _builtins.int
+    FAILED_FETCHES_FIELD_NUMBER: _builtins.int
+    REFUSED_BLOCKS_FIELD_NUMBER: _builtins.int
+    DECLINED_FETCHES_FIELD_NUMBER: _builtins.int
+    fetched_blocks: _builtins.int
+    """Blocks that came from other workers and were taken in."""
+    fetched_bytes: _builtins.int
+    """Their bytes."""
+    served_blocks: _builtins.int
+    """Blocks sent to other workers."""
+    served_bytes: _builtins.int
+    """Their bytes."""
+    fetches: _builtins.int
+    """Times that blocks were asked for."""
+    failed_fetches: _builtins.int
+    """Of them, those that ended before their time or brought nothing."""
+    refused_blocks: _builtins.int
+    """Blocks that were not what was asked for, and were not used."""
+    declined_fetches: _builtins.int
+    """Times that computing was the faster."""
+    def __init__(
+        self,
+        *,
+        fetched_blocks: _builtins.int = ...,
+        fetched_bytes: _builtins.int = ...,
+        served_blocks: _builtins.int = ...,
+        served_bytes: _builtins.int = ...,
+        fetches: _builtins.int = ...,
+        failed_fetches: _builtins.int = ...,
+        refused_blocks: _builtins.int = ...,
+        declined_fetches: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["declined_fetches", b"declined_fetches", "failed_fetches", b"failed_fetches", "fetched_blocks", b"fetched_blocks", "fetched_bytes", b"fetched_bytes", "fetches", b"fetches", "refused_blocks", b"refused_blocks", "served_blocks", b"served_blocks", "served_bytes", b"served_bytes"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeerTraffic: _TypeAlias = PeerTraffic  # noqa: Y015
+
+@_typing.final
+class DrainWorkerRequest(_message.Message):
+    """A worker to let go."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    GRACE_DURATION_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.str
+    """Its stable name."""
+    @_builtins.property
+    def grace_duration(self) -> _duration_pb2.Duration:
+        """What running requests get to end; absent: 30 s. What still runs then goes on at another worker."""
+
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.str = ...,
+        grace_duration: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["grace_duration", b"grace_duration"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["grace_duration", b"grace_duration", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainWorkerRequest: _TypeAlias = DrainWorkerRequest  # noqa: Y015
+
+@_typing.final
+class DrainWorkerResponse(_message.Message):
+    """It has left."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOVED_BLOCKS_FIELD_NUMBER: _builtins.int
+    CACHED_BLOCKS_FIELD_NUMBER: _builtins.int
+    HANDED_OVER_REQUESTS_FIELD_NUMBER: _builtins.int
+    moved_blocks: _builtins.int
+    """Blocks that other workers have taken."""
+    cached_blocks: _builtins.int
+    """Blocks that it had cached."""
+    handed_over_requests: _builtins.int
+    """Requests that went on at another worker."""
+    def __init__(
+        self,
+        *,
+        moved_blocks: _builtins.int = ...,
+        cached_blocks: _builtins.int = ...,
+        handed_over_requests: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_blocks", b"cached_blocks", "handed_over_requests", b"handed_over_requests", "moved_blocks", b"moved_blocks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainWorkerResponse: _TypeAlias = DrainWorkerResponse  # noqa: Y015
 
 @_typing.final
 class Audit(_message.Message):

@@ -732,6 +732,11 @@ class ClusterServiceStub:
                 request_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.ExplainRequestRequest.SerializeToString,
                 response_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.ExplainRequestResponse.FromString,
                 _registered_method=True)
+        self.DrainWorker = channel.unary_unary(
+                '/stemcache.admin.v1.ClusterService/DrainWorker',
+                request_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.DrainWorkerRequest.SerializeToString,
+                response_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.DrainWorkerResponse.FromString,
+                _registered_method=True)
 
 
 class ClusterServiceServicer:
@@ -759,6 +764,14 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def DrainWorker(self, request, context):
+        """Lets a worker leave: its hottest blocks go to other workers, running requests end or go on there.
+        NOT_FOUND where no such worker serves; DEADLINE_EXCEEDED where it does not answer in time.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -776,6 +789,11 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.ExplainRequest,
                     request_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.ExplainRequestRequest.FromString,
                     response_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.ExplainRequestResponse.SerializeToString,
+            ),
+            'DrainWorker': grpc.unary_unary_rpc_method_handler(
+                    servicer.DrainWorker,
+                    request_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.DrainWorkerRequest.FromString,
+                    response_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.DrainWorkerResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -860,6 +878,33 @@ class ClusterService:
             '/stemcache.admin.v1.ClusterService/ExplainRequest',
             stemcache_dot_admin_dot_v1_dot_admin__pb2.ExplainRequestRequest.SerializeToString,
             stemcache_dot_admin_dot_v1_dot_admin__pb2.ExplainRequestResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def DrainWorker(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stemcache.admin.v1.ClusterService/DrainWorker',
+            stemcache_dot_admin_dot_v1_dot_admin__pb2.DrainWorkerRequest.SerializeToString,
+            stemcache_dot_admin_dot_v1_dot_admin__pb2.DrainWorkerResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -254,6 +254,10 @@ class ClusterServiceStub:
     """Reads the record of a recent request of this router, with the terms of its routing."""
     ExplainRequest: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ExplainRequestRequest, _admin_pb2.ExplainRequestResponse]
     """Says in words why a recent request of this router went where it went, and why it reused what it did."""
+    DrainWorker: _grpc.UnaryUnaryMultiCallable[_admin_pb2.DrainWorkerRequest, _admin_pb2.DrainWorkerResponse]
+    """Lets a worker leave: its hottest blocks go to other workers, running requests end or go on there.
+    NOT_FOUND where no such worker serves; DEADLINE_EXCEEDED where it does not answer in time.
+    """
 
 @_typing.type_check_only
 class ClusterServiceAsyncStub(ClusterServiceStub):
@@ -266,6 +270,10 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     """Reads the record of a recent request of this router, with the terms of its routing."""
     ExplainRequest: _aio.UnaryUnaryMultiCallable[_admin_pb2.ExplainRequestRequest, _admin_pb2.ExplainRequestResponse]  # type: ignore[assignment]
     """Says in words why a recent request of this router went where it went, and why it reused what it did."""
+    DrainWorker: _aio.UnaryUnaryMultiCallable[_admin_pb2.DrainWorkerRequest, _admin_pb2.DrainWorkerResponse]  # type: ignore[assignment]
+    """Lets a worker leave: its hottest blocks go to other workers, running requests end or go on there.
+    NOT_FOUND where no such worker serves; DEADLINE_EXCEEDED where it does not answer in time.
+    """
 
 class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
     """Workers, routing, records of requests. Operator credential only."""
@@ -293,5 +301,15 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_admin_pb2.ExplainRequestResponse, _abc.Awaitable[_admin_pb2.ExplainRequestResponse]]:
         """Says in words why a recent request of this router went where it went, and why it reused what it did."""
+
+    @_abc_1.abstractmethod
+    def DrainWorker(
+        self,
+        request: _admin_pb2.DrainWorkerRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.DrainWorkerResponse, _abc.Awaitable[_admin_pb2.DrainWorkerResponse]]:
+        """Lets a worker leave: its hottest blocks go to other workers, running requests end or go on there.
+        NOT_FOUND where no such worker serves; DEADLINE_EXCEEDED where it does not answer in time.
+        """
 
 def add_ClusterServiceServicer_to_server(servicer: ClusterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -88,6 +88,7 @@ class ExecuteRequest(_message.Message):
     SESSION_ID_FIELD_NUMBER: _builtins.int
     SESSION_END_FIELD_NUMBER: _builtins.int
     TTL_FIELD_NUMBER: _builtins.int
+    PEER_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """Version of this protocol at the sender."""
     request_token: _builtins.bytes
@@ -108,6 +109,10 @@ class ExecuteRequest(_message.Message):
     def ttl(self) -> _duration_pb2.Duration:
         """Absent: no bound."""
 
+    @_builtins.property
+    def peer(self) -> Global___PeerHint:
+        """Another worker that has more of the prompt than this one; absent: none is known."""
+
     def __init__(
         self,
         *,
@@ -119,14 +124,51 @@ class ExecuteRequest(_message.Message):
         session_id: _builtins.str = ...,
         session_end: _builtins.bool = ...,
         ttl: _duration_pb2.Duration | None = ...,
+        peer: Global___PeerHint | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["sampling", b"sampling", "ttl", b"ttl"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["peer", b"peer", "sampling", b"sampling", "ttl", b"ttl"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_mode", b"cache_mode", "prompt", b"prompt", "protocol_version", b"protocol_version", "request_token", b"request_token", "sampling", b"sampling", "session_end", b"session_end", "session_id", b"session_id", "ttl", b"ttl"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cache_mode", b"cache_mode", "peer", b"peer", "prompt", b"prompt", "protocol_version", b"protocol_version", "request_token", b"request_token", "sampling", b"sampling", "session_end", b"session_end", "session_id", b"session_id", "ttl", b"ttl"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ExecuteRequest: _TypeAlias = ExecuteRequest  # noqa: Y015
+
+@_typing.final
+class PeerHint(_message.Message):
+    """A worker that holds the beginning of a prompt, or is about to compute it. A hint: only tokens decide."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    BLOCK_COUNT_FIELD_NUMBER: _builtins.int
+    CLOCK_TIME_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    """host:port of its edge."""
+    incarnation: _builtins.str
+    """Its life: blocks of another one are not asked for."""
+    block_count: _builtins.int
+    """Leading full blocks of the prompt."""
+    @_builtins.property
+    def clock_time(self) -> _timestamp_pb2.Timestamp:
+        """Its clock when this was sent: tokens for it expire by that."""
+
+    def __init__(
+        self,
+        *,
+        address: _builtins.str = ...,
+        incarnation: _builtins.str = ...,
+        block_count: _builtins.int = ...,
+        clock_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["clock_time", b"clock_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "block_count", b"block_count", "clock_time", b"clock_time", "incarnation", b"incarnation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___PeerHint: _TypeAlias = PeerHint  # noqa: Y015
 
 @_typing.final
 class ExecuteStarted(_message.Message):
@@ -615,3 +657,281 @@ class PurgeResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___PurgeResponse: _TypeAlias = PurgeResponse  # noqa: Y015
+
+@_typing.final
+class FetchBlocksRequest(_message.Message):
+    """A question for blocks."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    PEER_TOKEN_FIELD_NUMBER: _builtins.int
+    SEALED_PROMPT_FIELD_NUMBER: _builtins.int
+    FIRST_BLOCK_FIELD_NUMBER: _builtins.int
+    protocol_version: _builtins.int
+    """Version of this protocol at the sender."""
+    peer_token: _builtins.bytes
+    """MAC'd claims of the asking worker: both incarnations, tenant, domain tag, expiry, a random number."""
+    sealed_prompt: _builtins.bytes
+    """Prompt up to the end of the last block that is wanted, sealed by a key of the domain."""
+    first_block: _builtins.int
+    """Place in the prompt of the first block that is wanted."""
+    def __init__(
+        self,
+        *,
+        protocol_version: _builtins.int = ...,
+        peer_token: _builtins.bytes = ...,
+        sealed_prompt: _builtins.bytes = ...,
+        first_block: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["first_block", b"first_block", "peer_token", b"peer_token", "protocol_version", b"protocol_version", "sealed_prompt", b"sealed_prompt"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchBlocksRequest: _TypeAlias = FetchBlocksRequest  # noqa: Y015
+
+@_typing.final
+class FetchBlocksResponse(_message.Message):
+    """The opening, then chunks; none where nothing is there. The end of the stream is the end of what is there."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    OPENING_FIELD_NUMBER: _builtins.int
+    CHUNK_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def opening(self) -> Global___FetchOpening:
+        """First."""
+
+    @_builtins.property
+    def chunk(self) -> Global___FetchChunk:
+        """Any number."""
+
+    def __init__(
+        self,
+        *,
+        opening: Global___FetchOpening | None = ...,
+        chunk: Global___FetchChunk | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "event", b"event", "opening", b"opening"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["chunk", b"chunk", "event", b"event", "opening", b"opening"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    _WhichOneofReturnType_event: _TypeAlias = _typing.Literal["opening", "chunk"]  # noqa: Y015
+    _WhichOneofArgType_event: _TypeAlias = _typing.Literal["event", b"event"]  # noqa: Y015
+    def WhichOneof(self, oneof_group: _WhichOneofArgType_event) -> _WhichOneofReturnType_event | None: ...
+
+Global___FetchBlocksResponse: _TypeAlias = FetchBlocksResponse  # noqa: Y015
+
+@_typing.final
+class FetchOpening(_message.Message):
+    """Blocks follow."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    SALT_FIELD_NUMBER: _builtins.int
+    BLOCK_BYTES_FIELD_NUMBER: _builtins.int
+    salt: _builtins.bytes
+    """Random, part of the key by which they are sealed."""
+    block_bytes: _builtins.int
+    """Bytes of a block."""
+    def __init__(
+        self,
+        *,
+        salt: _builtins.bytes = ...,
+        block_bytes: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_bytes", b"block_bytes", "salt", b"salt"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchOpening: _TypeAlias = FetchOpening  # noqa: Y015
+
+@_typing.final
+class FetchChunk(_message.Message):
+    """Bytes of sealed blocks, one after the other."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    DATA_FIELD_NUMBER: _builtins.int
+    WAITED_DURATION_FIELD_NUMBER: _builtins.int
+    data: _builtins.bytes
+    """At most 512 KiB."""
+    @_builtins.property
+    def waited_duration(self) -> _duration_pb2.Duration:
+        """Time for which the sender waited for the blocks to be computed."""
+
+    def __init__(
+        self,
+        *,
+        data: _builtins.bytes = ...,
+        waited_duration: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["waited_duration", b"waited_duration"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["data", b"data", "waited_duration", b"waited_duration"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___FetchChunk: _TypeAlias = FetchChunk  # noqa: Y015
+
+@_typing.final
+class AdoptPrefixRequest(_message.Message):
+    """A prompt to fetch."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    REQUEST_TOKEN_FIELD_NUMBER: _builtins.int
+    PROMPT_FIELD_NUMBER: _builtins.int
+    HOLDER_FIELD_NUMBER: _builtins.int
+    protocol_version: _builtins.int
+    """Version of this protocol at the sender."""
+    request_token: _builtins.bytes
+    """As in ExecuteRequest, of the worker that is about to leave."""
+    prompt: _builtins.bytes
+    """Prompt, little-endian uint32."""
+    @_builtins.property
+    def holder(self) -> Global___PeerHint:
+        """The worker that is about to leave."""
+
+    def __init__(
+        self,
+        *,
+        protocol_version: _builtins.int = ...,
+        request_token: _builtins.bytes = ...,
+        prompt: _builtins.bytes = ...,
+        holder: Global___PeerHint | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["holder", b"holder"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holder", b"holder", "prompt", b"prompt", "protocol_version", b"protocol_version", "request_token", b"request_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdoptPrefixRequest: _TypeAlias = AdoptPrefixRequest  # noqa: Y015
+
+@_typing.final
+class AdoptPrefixResponse(_message.Message):
+    """What came of it."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCK_COUNT_FIELD_NUMBER: _builtins.int
+    block_count: _builtins.int
+    """Blocks that were fetched and are cached now."""
+    def __init__(
+        self,
+        *,
+        block_count: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___AdoptPrefixResponse: _TypeAlias = AdoptPrefixResponse  # noqa: Y015
+
+@_typing.final
+class DrainPeer(_message.Message):
+    """Another worker that takes blocks."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ADDRESS_FIELD_NUMBER: _builtins.int
+    INCARNATION_FIELD_NUMBER: _builtins.int
+    CLOCK_TIME_FIELD_NUMBER: _builtins.int
+    address: _builtins.str
+    """host:port of its edge."""
+    incarnation: _builtins.str
+    """Its life."""
+    @_builtins.property
+    def clock_time(self) -> _timestamp_pb2.Timestamp:
+        """Its clock when this was sent: tokens for it expire by that."""
+
+    def __init__(
+        self,
+        *,
+        address: _builtins.str = ...,
+        incarnation: _builtins.str = ...,
+        clock_time: _timestamp_pb2.Timestamp | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["clock_time", b"clock_time"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "clock_time", b"clock_time", "incarnation", b"incarnation"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainPeer: _TypeAlias = DrainPeer  # noqa: Y015
+
+@_typing.final
+class DrainRequest(_message.Message):
+    """An order to leave."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    DRAIN_TOKEN_FIELD_NUMBER: _builtins.int
+    PEERS_FIELD_NUMBER: _builtins.int
+    GRACE_DURATION_FIELD_NUMBER: _builtins.int
+    protocol_version: _builtins.int
+    """Version of this protocol at the sender."""
+    drain_token: _builtins.bytes
+    """MAC'd claims: this worker's incarnation, expiry."""
+    @_builtins.property
+    def peers(self) -> _containers.RepeatedCompositeFieldContainer[Global___DrainPeer]:
+        """Workers of the same KV format that stay."""
+
+    @_builtins.property
+    def grace_duration(self) -> _duration_pb2.Duration:
+        """What running requests get to end; what still runs then goes on at another worker."""
+
+    def __init__(
+        self,
+        *,
+        protocol_version: _builtins.int = ...,
+        drain_token: _builtins.bytes = ...,
+        peers: _abc.Iterable[Global___DrainPeer] | None = ...,
+        grace_duration: _duration_pb2.Duration | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["grace_duration", b"grace_duration"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["drain_token", b"drain_token", "grace_duration", b"grace_duration", "peers", b"peers", "protocol_version", b"protocol_version"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainRequest: _TypeAlias = DrainRequest  # noqa: Y015
+
+@_typing.final
+class DrainResponse(_message.Message):
+    """The worker leaves with this answer."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MOVED_BLOCKS_FIELD_NUMBER: _builtins.int
+    CACHED_BLOCKS_FIELD_NUMBER: _builtins.int
+    HANDED_OVER_REQUESTS_FIELD_NUMBER: _builtins.int
+    moved_blocks: _builtins.int
+    """Blocks that other workers have taken."""
+    cached_blocks: _builtins.int
+    """Blocks that it had cached."""
+    handed_over_requests: _builtins.int
+    """Requests that still run and go on at another worker."""
+    def __init__(
+        self,
+        *,
+        moved_blocks: _builtins.int = ...,
+        cached_blocks: _builtins.int = ...,
+        handed_over_requests: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_blocks", b"cached_blocks", "handed_over_requests", b"handed_over_requests", "moved_blocks", b"moved_blocks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___DrainResponse: _TypeAlias = DrainResponse  # noqa: Y015

@@ -65,6 +65,21 @@ class WorkerServiceStub:
                 request_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.PurgeRequest.SerializeToString,
                 response_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.PurgeResponse.FromString,
                 _registered_method=True)
+        self.FetchBlocks = channel.unary_stream(
+                '/stemcache.worker.v1.WorkerService/FetchBlocks',
+                request_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.FetchBlocksRequest.SerializeToString,
+                response_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.FetchBlocksResponse.FromString,
+                _registered_method=True)
+        self.AdoptPrefix = channel.unary_unary(
+                '/stemcache.worker.v1.WorkerService/AdoptPrefix',
+                request_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.AdoptPrefixRequest.SerializeToString,
+                response_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.AdoptPrefixResponse.FromString,
+                _registered_method=True)
+        self.Drain = channel.unary_unary(
+                '/stemcache.worker.v1.WorkerService/Drain',
+                request_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.DrainRequest.SerializeToString,
+                response_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.DrainResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerServiceServicer:
@@ -113,6 +128,27 @@ class WorkerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def FetchBlocks(self, request, context):
+        """Sends cached blocks of a prompt to another worker, sealed, those that are just being computed included.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def AdoptPrefix(self, request, context):
+        """Asked by a worker that is about to leave: fetches the blocks of a prompt from it, within what the tenant has room for.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def Drain(self, request, context):
+        """Takes no new requests, gives the hottest blocks to other workers, lets what runs end, and leaves.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -145,6 +181,21 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.Purge,
                     request_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.PurgeRequest.FromString,
                     response_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.PurgeResponse.SerializeToString,
+            ),
+            'FetchBlocks': grpc.unary_stream_rpc_method_handler(
+                    servicer.FetchBlocks,
+                    request_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.FetchBlocksRequest.FromString,
+                    response_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.FetchBlocksResponse.SerializeToString,
+            ),
+            'AdoptPrefix': grpc.unary_unary_rpc_method_handler(
+                    servicer.AdoptPrefix,
+                    request_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.AdoptPrefixRequest.FromString,
+                    response_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.AdoptPrefixResponse.SerializeToString,
+            ),
+            'Drain': grpc.unary_unary_rpc_method_handler(
+                    servicer.Drain,
+                    request_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.DrainRequest.FromString,
+                    response_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.DrainResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -310,6 +361,87 @@ class WorkerService:
             '/stemcache.worker.v1.WorkerService/Purge',
             stemcache_dot_worker_dot_v1_dot_worker__pb2.PurgeRequest.SerializeToString,
             stemcache_dot_worker_dot_v1_dot_worker__pb2.PurgeResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def FetchBlocks(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/stemcache.worker.v1.WorkerService/FetchBlocks',
+            stemcache_dot_worker_dot_v1_dot_worker__pb2.FetchBlocksRequest.SerializeToString,
+            stemcache_dot_worker_dot_v1_dot_worker__pb2.FetchBlocksResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def AdoptPrefix(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stemcache.worker.v1.WorkerService/AdoptPrefix',
+            stemcache_dot_worker_dot_v1_dot_worker__pb2.AdoptPrefixRequest.SerializeToString,
+            stemcache_dot_worker_dot_v1_dot_worker__pb2.AdoptPrefixResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def Drain(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stemcache.worker.v1.WorkerService/Drain',
+            stemcache_dot_worker_dot_v1_dot_worker__pb2.DrainRequest.SerializeToString,
+            stemcache_dot_worker_dot_v1_dot_worker__pb2.DrainResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -45,6 +45,12 @@ class WorkerServiceStub:
     """Lists pins of the token's tenant."""
     Purge: _grpc.UnaryUnaryMultiCallable[_worker_pb2.PurgeRequest, _worker_pb2.PurgeResponse]
     """Forgets what the fence makes unreachable and says how much that was."""
+    FetchBlocks: _grpc.UnaryStreamMultiCallable[_worker_pb2.FetchBlocksRequest, _worker_pb2.FetchBlocksResponse]
+    """Sends cached blocks of a prompt to another worker, sealed, those that are just being computed included."""
+    AdoptPrefix: _grpc.UnaryUnaryMultiCallable[_worker_pb2.AdoptPrefixRequest, _worker_pb2.AdoptPrefixResponse]
+    """Asked by a worker that is about to leave: fetches the blocks of a prompt from it, within what the tenant has room for."""
+    Drain: _grpc.UnaryUnaryMultiCallable[_worker_pb2.DrainRequest, _worker_pb2.DrainResponse]
+    """Takes no new requests, gives the hottest blocks to other workers, lets what runs end, and leaves."""
 
 @_typing.type_check_only
 class WorkerServiceAsyncStub(WorkerServiceStub):
@@ -63,6 +69,12 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     """Lists pins of the token's tenant."""
     Purge: _aio.UnaryUnaryMultiCallable[_worker_pb2.PurgeRequest, _worker_pb2.PurgeResponse]  # type: ignore[assignment]
     """Forgets what the fence makes unreachable and says how much that was."""
+    FetchBlocks: _aio.UnaryStreamMultiCallable[_worker_pb2.FetchBlocksRequest, _worker_pb2.FetchBlocksResponse]  # type: ignore[assignment]
+    """Sends cached blocks of a prompt to another worker, sealed, those that are just being computed included."""
+    AdoptPrefix: _aio.UnaryUnaryMultiCallable[_worker_pb2.AdoptPrefixRequest, _worker_pb2.AdoptPrefixResponse]  # type: ignore[assignment]
+    """Asked by a worker that is about to leave: fetches the blocks of a prompt from it, within what the tenant has room for."""
+    Drain: _aio.UnaryUnaryMultiCallable[_worker_pb2.DrainRequest, _worker_pb2.DrainResponse]  # type: ignore[assignment]
+    """Takes no new requests, gives the hottest blocks to other workers, lets what runs end, and leaves."""
 
 class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
     """One model on one device. Every message carries the protocol version and is refused by name when it does not fit."""
@@ -114,5 +126,29 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_worker_pb2.PurgeResponse, _abc.Awaitable[_worker_pb2.PurgeResponse]]:
         """Forgets what the fence makes unreachable and says how much that was."""
+
+    @_abc_1.abstractmethod
+    def FetchBlocks(
+        self,
+        request: _worker_pb2.FetchBlocksRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_abc.Iterator[_worker_pb2.FetchBlocksResponse], _abc.AsyncIterator[_worker_pb2.FetchBlocksResponse]]:
+        """Sends cached blocks of a prompt to another worker, sealed, those that are just being computed included."""
+
+    @_abc_1.abstractmethod
+    def AdoptPrefix(
+        self,
+        request: _worker_pb2.AdoptPrefixRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_pb2.AdoptPrefixResponse, _abc.Awaitable[_worker_pb2.AdoptPrefixResponse]]:
+        """Asked by a worker that is about to leave: fetches the blocks of a prompt from it, within what the tenant has room for."""
+
+    @_abc_1.abstractmethod
+    def Drain(
+        self,
+        request: _worker_pb2.DrainRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_pb2.DrainResponse, _abc.Awaitable[_worker_pb2.DrainResponse]]:
+        """Takes no new requests, gives the hottest blocks to other workers, lets what runs end, and leaves."""
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

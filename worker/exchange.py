@@ -1,0 +1,143 @@
+"""What an engine gives other workers of its blocks, and takes of theirs.
+
+Blocks are copied between two steps and nothing is held from one copy to the next: what is evicted meanwhile ends the
+answer, and nobody's guarantee notices that somebody reads. Found is by exact tokens under the domain. Where the rest is
+just being computed, that is said: whoever asks may wait for it instead of computing it as well. Owned by the engine's
+thread.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field, replace
+
+from cache_store.block_pool import BlockPool
+from cache_store.domain import Domain, DomainTag, TenantId
+from cache_store.hot_prefixes import HotPrefix, hottest
+from cache_store.lower_block import LowerBlock
+from cache_store.prefix_tree import Block
+from cache_store.tokens import PackedTokens, common_prefix, count
+from cache_store.transfers import Transfers
+from cache_store.usage import PeerCounts
+from worker.fetches import Fetches
+from worker.peers import Fetched, PeerHint
+from worker.scheduler import Scheduler
+from worker.sequence import Sequence, SwapIn
+
+MAX_PREFIXES = 4_096
+"""That are named when a worker leaves: those used last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Exported:
+    """Bytes of blocks, one after the other."""
+
+    blocks: tuple[bytearray, ...] = field(repr=False)
+    is_more_coming: bool
+    """A request that runs or waits here is about to compute what follows them."""
+
+
+NOTHING = Exported((), is_more_coming=False)
+
+
+class Exchange:
+    """Of one engine."""
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        block_size: int,
+        transfers: Transfers,
+        scheduler: Scheduler,
+        fetches: Fetches,
+        domains: Callable[[], Iterable[Domain]],
+    ) -> None:
+        """`domains`: those of which something is cached or computed."""
+        self._pool = pool
+        self._block_size = block_size
+        self._transfers = transfers
+        self._scheduler = scheduler
+        self._fetches = fetches
+        self._domains = domains
+        self._tags: dict[bytes, DomainTag] = {}
+        """Of the roots that were there at the last look."""
+        self._num_served = 0
+
+    @property
+    def block_bytes(self) -> int:
+        """Of what is given and taken; 0: nothing ever is."""
+        return 0 if self._pool.windows else self._transfers.block_bytes
+
+    @property
+    def counts(self) -> PeerCounts:
+        """Since the start."""
+        served_bytes = self._num_served * self.block_bytes
+        return replace(self._fetches.counts, served_blocks=self._num_served, served_bytes=served_bytes)
+
+    def arrived(self, fetched: Fetched) -> None:
+        """A fetch has ended."""
+        self._fetches.arrived(fetched)
+
+    def adopt(self, hint: PeerHint, domain: Domain, tokens: PackedTokens) -> SwapIn | None:
+        """Begins to fetch a prefix that no request here asks for; None where there is no room for it now."""
+        return self._fetches.adopt(hint, domain, tokens)
+
+    def domain(self, tag: DomainTag) -> Domain | None:
+        """The one of that name, if there is something of it."""
+        domains = {domain.root: domain for domain in self._domains()}
+        self._tags = {root: self._tags.get(root) or domain.tag for root, domain in domains.items()}
+        return next((domains[root] for root, known in self._tags.items() if known == tag), None)
+
+    def export(self, domain: Domain, tokens: PackedTokens, first_block: int, num_most: int) -> Exported:
+        """Copies of the blocks of a prompt from `first_block` on, as far as they are there; at most `num_most`."""
+        if not self.block_bytes:
+            return NOTHING
+        self._pool.expire()
+        chain = self._pool.matching.chain(domain, tokens, count(tokens))
+        below = self._pool.matching.loadable(domain, chain, tokens, count(tokens))
+        line: tuple[Block | LowerBlock, ...] = (*chain, *below)
+        found = line[first_block : first_block + num_most]
+        copies: list[bytearray] = []
+        for block in found:
+            if block.use is not None and block.use.expires_s < math.inf:
+                break  # what has a time to live stays where its time is known
+            buffer = bytearray(self.block_bytes)
+            if not self._read(block, memoryview(buffer)):
+                break
+            copies.append(buffer)
+        self._num_served += len(copies)
+        num_there = first_block + len(copies) if copies else len(chain) + len(below)
+        return Exported(tuple(copies), self._is_coming(domain, tokens, num_there))
+
+    def hottest(self) -> list[HotPrefix]:
+        """What is cached, as prefixes, those used last first, tenants in turn."""
+        self._pool.expire()
+        return hottest(self._pool.matching.leaves(), MAX_PREFIXES) if self.block_bytes else []
+
+    def is_strict(self, tenant: TenantId) -> bool:
+        """Whether its guarantee is its maximum."""
+        return self._pool.quotas.of(tenant).share(self._pool.kind).is_strict
+
+    def _read(self, block: Block | LowerBlock, into: memoryview) -> bool:
+        """False for a block that lies on disk."""
+        if isinstance(block, Block):
+            self._transfers.read_device(block.slots, into)
+            return True
+        slot = block.host_slot
+        if slot is not None:
+            self._transfers.read_host(slot, into)
+        return slot is not None
+
+    def _is_coming(self, domain: Domain, tokens: PackedTokens, num_there: int) -> bool:
+        sequences = (*self._scheduler.running, *self._scheduler.waiting)
+        return any(self._is_computing(each, domain, tokens, num_there) for each in sequences)
+
+    def _is_computing(self, sequence: Sequence, domain: Domain, tokens: PackedTokens, num_there: int) -> bool:
+        """Not while it waits for others itself: two workers would wait for each other."""
+        owner = sequence.owner
+        if not owner.may_commit or owner.domain.root != domain.root or sequence.waits_for_swap:
+            return False
+        if sequence.id is not None and not sequence.is_prefilling:
+            return False
+        return common_prefix(sequence.prefix, tokens) // self._block_size > num_there

@@ -1,0 +1,276 @@
+"""Fetches of blocks from other workers, and the sequences that wait for them.
+
+A sequence that could start, and of whose prompt another worker holds more than this one, waits for those blocks where
+fetching is faster than computing (`worker/fetch_cost.py`). On their way they are bytes in buffers that are counted, and
+hold no block of the pool; where they have come they go to the device as blocks of lower tiers do (`worker/swap.py`).
+Others of the domain that begin alike wait for the same fetch. One that nobody waits for any more is cancelled, and none
+outlives its time. Owned by the engine's thread.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container
+from dataclasses import dataclass, replace
+
+from cache_store.block_pool import BlockPool
+from cache_store.clock import Clock
+from cache_store.domain import Domain
+from cache_store.tier_kind import Elsewhere
+from cache_store.tokens import PackedTokens, common_prefix, count, part
+from cache_store.usage import NO_PEERS, CachedTokens
+from worker.fetch_cost import MAX_TIMEOUT_S, FetchCost
+from worker.peers import Fetched, FetchId, FetchOrder, PeerHint, Peers
+from worker.sequence import Sequence, SwapIn
+
+MAX_FETCHES = 8
+MAX_TENANT_FETCHES = 4
+"""At once, of one worker."""
+
+MAX_FETCH_BLOCKS = 4_096
+"""Of one fetch."""
+
+MAX_BYTES = 256 << 20
+"""Of blocks that are on their way or wait to be copied to the device; one tenant's at most half of it."""
+
+LATE_S = 2.0
+"""Beyond its time a fetch is given up here, whoever carries it out."""
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """Blocks that have come and are to go to the device."""
+
+    domain: Domain
+    tokens: PackedTokens
+    """Of the prompt up to the end of the last of them."""
+    first_block: int
+    blocks: tuple[bytearray, ...]
+    state: SwapIn
+
+
+@dataclass(slots=True, eq=False)
+class _Fetch:
+    order: FetchOrder
+    state: SwapIn
+    until_s: float
+    num_waiting: int
+    """Sequences; of one that was ordered for nobody yet, 1."""
+    is_ahead: bool
+    """Ordered for nobody yet."""
+
+    @property
+    def end_block(self) -> int:
+        return self.order.first_block + self.order.num_blocks
+
+    @property
+    def num_bytes(self) -> int:
+        return self.order.num_blocks * self.order.block_bytes
+
+
+class Fetches:
+    """Of one engine."""
+
+    def __init__(
+        self,
+        pool: BlockPool,
+        block_size: int,
+        block_bytes: int,
+        peers: Peers,
+        cost: FetchCost,
+        clock: Clock,
+        land: Callable[[Landing], bool],
+    ) -> None:
+        """`land` brings what came to the device and ends its state, now or later; False: there is no place for it."""
+        self._pool = pool
+        self._block_size = block_size
+        self._block_bytes = block_bytes
+        self._peers = peers
+        self._cost = cost
+        self._clock = clock
+        self._land = land
+        self._running: dict[FetchId, _Fetch] = {}
+        self._landing: list[_Fetch] = []
+        """Have come, and are not all on the device."""
+        self._last = 0
+        self.counts = NO_PEERS
+
+    @property
+    def num_running(self) -> int:
+        """On their way, or about to be copied."""
+        self._landing = [each for each in self._landing if each.state.end_s is None]
+        return len(self._running) + len(self._landing)
+
+    def begin(self, sequence: Sequence) -> bool:
+        """Lets a sequence that could start wait for blocks of another worker. False, and nothing has changed, else."""
+        hint = sequence.owner.request.peer
+        if hint is None or not sequence.owner.may_commit or not self._block_bytes or self._pool.windows:
+            return False
+        domain = sequence.owner.domain
+        if self._pool.quotas.of(domain.tenant).share(self._pool.kind).is_strict:
+            return False  # what others fetch changes nothing for it
+        most = sequence.num_tokens - 1
+        here = self._pool.cached_tokens(domain, sequence.prefix, most)
+        num_here = here.total // self._block_size
+        running = self._shared(sequence, num_here)
+        if running is not None:
+            running.num_waiting += 1
+            sequence.wait_for(running.state, self._clock.monotonic_s())
+            return True
+        if sequence.has_fetched or here != CachedTokens(here.device):
+            return False  # a lower tier of this worker is nearer, and was not worth it
+        num_there = min(hint.num_blocks, most // self._block_size)
+        num_wanted = min(num_there - num_here, self._num_allowed(domain))
+        if num_wanted <= 0:
+            return False
+        num_blocks = self._cost.num_worthwhile(hint.incarnation, num_wanted)
+        if num_blocks == 0:
+            self.counts = replace(self.counts, declined_fetches=self.counts.declined_fetches + 1)
+            return False
+        tokens = part(sequence.prefix, 0, (num_here + num_blocks) * self._block_size)
+        fetch = self._order(hint, domain, tokens, num_here, self._cost.timeout_s(num_blocks))
+        sequence.has_fetched = True
+        sequence.wait_for(fetch.state, self._clock.monotonic_s())
+        return True
+
+    def adopt(self, hint: PeerHint, domain: Domain, tokens: PackedTokens) -> SwapIn | None:
+        """Fetches a prefix for nobody yet, within what its tenant can take without others' blocks; None: not now."""
+        if not self._block_bytes or self._pool.windows:
+            return None
+        num_here = self._pool.cached_tokens(domain, tokens, count(tokens)).total // self._block_size
+        num_there = min(hint.num_blocks, count(tokens) // self._block_size)
+        num_blocks = min(num_there - num_here, self._num_allowed(domain), self._num_spare(domain))
+        if num_blocks <= 0:
+            return None
+        tokens = part(tokens, 0, (num_here + num_blocks) * self._block_size)
+        fetch = self._order(hint, domain, tokens, num_here, MAX_TIMEOUT_S)
+        fetch.is_ahead = True
+        return fetch.state
+
+    def arrived(self, fetched: Fetched) -> None:
+        """A fetch has ended; one that is not wanted any more is ignored."""
+        fetch = self._running.pop(fetched.id, None)
+        if fetch is None:
+            return
+        self._note(fetch, fetched)
+        order = fetch.order
+        blocks = fetched.blocks[: self._num_spare(order.domain)] if fetch.is_ahead else fetched.blocks
+        if not blocks:
+            fetch.state.end(0, self._clock.monotonic_s())
+            return
+        end = order.first_block + len(blocks)
+        tokens = part(order.tokens, 0, end * self._block_size)
+        self._landing.append(fetch)
+        if not self._land(Landing(order.domain, tokens, order.first_block, blocks, fetch.state)):
+            fetch.state.end(0, self._clock.monotonic_s())
+
+    def drop(self, state: SwapIn) -> None:
+        """A sequence does not wait for it any more."""
+        for fetch in tuple(self._running.values()):
+            if fetch.state is state:
+                fetch.num_waiting -= 1
+                if fetch.num_waiting == 0:
+                    self._give_up(fetch)
+
+    def purge(self, roots: Container[bytes]) -> None:
+        """Nothing that is on its way for the domains of these roots is used."""
+        for fetch in tuple(self._running.values()):
+            if fetch.order.domain.root in roots:
+                self._give_up(fetch)
+
+    def expire(self) -> None:
+        """Gives up what should have been answered long ago."""
+        now_s = self._clock.monotonic_s()
+        for fetch in tuple(self._running.values()):
+            if now_s > fetch.until_s:
+                self._cost.note_failure(fetch.order.peer.incarnation)
+                self.counts = replace(self.counts, failed_fetches=self.counts.failed_fetches + 1)
+                self._give_up(fetch)
+
+    def check_invariants(self) -> None:
+        """Raises AssertionError where the books do not agree."""
+        assert len(self._running) <= MAX_FETCHES, "too many fetches at once"
+        assert sum(each.num_bytes for each in self._all()) <= max(MAX_BYTES, self._block_bytes)
+        for identifier, fetch in self._running.items():
+            assert fetch.order.id == identifier
+            assert fetch.state.end_s is None, "a fetch that has ended runs"
+            assert fetch.num_waiting > 0, "nobody waits for a fetch"
+
+    def _all(self) -> list[_Fetch]:
+        return [*self._running.values(), *(each for each in self._landing if each.state.end_s is None)]
+
+    def _shared(self, sequence: Sequence, num_here: int) -> _Fetch | None:
+        """A fetch on its way that brings more of the sequence's prompt than is here."""
+        best: _Fetch | None = None
+        for fetch in self._running.values():
+            if fetch.order.domain.root != sequence.owner.domain.root or fetch.order.first_block > num_here:
+                continue
+            num_alike = common_prefix(fetch.order.tokens, sequence.prefix) // self._block_size
+            num_alike = min(num_alike, (sequence.num_tokens - 1) // self._block_size)
+            if num_alike > num_here:
+                best, num_here = fetch, num_alike
+        return best
+
+    def _order(
+        self, hint: PeerHint, domain: Domain, tokens: PackedTokens, first_block: int, timeout_s: float
+    ) -> _Fetch:
+        """Orders the blocks of `tokens` from one on."""
+        self._last += 1
+        num_blocks = count(tokens) // self._block_size - first_block
+        order = FetchOrder(
+            id=FetchId(self._last),
+            peer=hint,
+            domain=domain,
+            tokens=tokens,
+            first_block=first_block,
+            num_blocks=num_blocks,
+            block_bytes=self._block_bytes,
+            timeout_s=timeout_s,
+        )
+        state = SwapIn(first_block, (Elsewhere.PEER,) * num_blocks)
+        until_s = self._clock.monotonic_s() + order.timeout_s + LATE_S
+        fetch = self._running[order.id] = _Fetch(order, state, until_s, 1, is_ahead=False)
+        self.counts = replace(self.counts, fetches=self.counts.fetches + 1)
+        self._peers.order(order)
+        return fetch
+
+    def _num_allowed(self, domain: Domain) -> int:
+        """Blocks that may be on their way for a domain's tenant beside what is already, and would have room."""
+        of_all = self._all()
+        own = [fetch for fetch in of_all if fetch.order.domain.tenant == domain.tenant]
+        if len(of_all) >= MAX_FETCHES or len(own) >= MAX_TENANT_FETCHES:
+            return 0
+        num_bytes = min(
+            MAX_BYTES - sum(fetch.num_bytes for fetch in of_all),
+            MAX_BYTES // 2 - sum(fetch.num_bytes for fetch in own),
+        )
+        return min(MAX_FETCH_BLOCKS, num_bytes // self._block_bytes, self._pool.num_available(domain))
+
+    def _num_spare(self, domain: Domain) -> int:
+        """Blocks that its tenant could take within its guarantee, or that nobody uses."""
+        use = self._pool.use_of(domain)
+        num_unused = self._pool.num_blocks - self._pool.num_used
+        return max(0, min(use.max_blocks - use.used_blocks, max(use.guaranteed_blocks - use.used_blocks, num_unused)))
+
+    def _note(self, fetch: _Fetch, fetched: Fetched) -> None:
+        peer, num_blocks = fetch.order.peer.incarnation, len(fetched.blocks)
+        self._cost.note(peer, num_blocks, fetched.opening_s, fetched.transfer_s)
+        if fetched.is_failed:
+            self._cost.note_failure(peer)
+        self.counts = replace(
+            self.counts,
+            failed_fetches=self.counts.failed_fetches + (fetched.is_failed or num_blocks == 0),
+            refused_blocks=self.counts.refused_blocks + fetched.num_refused,
+        )
+
+    def note_landed(self, num_blocks: int) -> None:
+        """So many of what came are on the device."""
+        self.counts = replace(
+            self.counts,
+            fetched_blocks=self.counts.fetched_blocks + num_blocks,
+            fetched_bytes=self.counts.fetched_bytes + num_blocks * self._block_bytes,
+        )
+
+    def _give_up(self, fetch: _Fetch) -> None:
+        del self._running[fetch.order.id]
+        self._peers.cancel(fetch.order.id)
+        fetch.state.end(0, self._clock.monotonic_s())

@@ -1,0 +1,168 @@
+"""A worker leaves: it gives what it has cached to others, lets what runs end, and says what came of it.
+
+The others fetch from it as they do for requests, within what each tenant has room for there, and so does whoever gets a
+request meanwhile. What is used while it goes on is given in a second round. Runs on the worker's event loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
+
+import grpc
+import structlog
+from google.protobuf import timestamp_pb2
+from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
+
+from cache_store.clock import Clock
+from cache_store.domain import Epoch
+from cache_store.fence import FenceOrder
+from cache_store.hot_prefixes import HotPrefix
+from cache_store.index import Incarnation
+from cache_store.registry import PROTOCOL_VERSION
+from cache_store.request_token import TOKEN_LIFETIME_S, RequestClaims, sign
+from worker.engine_thread import EngineThread
+from worker.give_away import shares
+from worker.rpc_peers import ExchangingEngine
+
+GIVE_S = 60.0
+"""For each round at most."""
+
+ADOPT_TIMEOUT_S = 15.0
+"""For one prefix."""
+
+CALL_S = 30.0
+"""For the engine to say what it has."""
+
+POLL_S = 0.05
+
+_OLDEST: FenceOrder = (0, Epoch(""), 0)
+"""Older than any fence: the taker goes by its own."""
+
+_log = structlog.get_logger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Taker:
+    """Another worker, which stays."""
+
+    address: str
+    incarnation: Incarnation
+    clock_ahead_s: float
+    """Of its clock against this worker's: tokens expire by its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Farewell:
+    """What came of it."""
+
+    num_moved: int
+    """Blocks that others have taken."""
+    num_cached: int
+    num_running: int
+    """Requests that had not ended."""
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Who leaves."""
+
+    incarnation: Incarnation
+    cluster_key: bytes
+    block_size: int
+    address: Callable[[], str]
+    generation: Callable[[], int]
+    """Of the control data whose fences are in force."""
+
+
+class Retirement:
+    """Of one worker."""
+
+    def __init__(self, thread: EngineThread[ExchangingEngine], identity: Identity, clock: Clock) -> None:
+        self._thread = thread
+        self._identity = identity
+        self._clock = clock
+
+    async def run(self, takers: Sequence[Taker], grace_s: float) -> Farewell:
+        """Gives away and waits for what runs, at most `grace_s`; new requests are refused already."""
+        until_s = self._clock.monotonic_s() + grace_s
+        prefixes = await self._prefixes()
+        num_cached = await self._thread.call(lambda engine: engine.load().used_blocks, CALL_S)
+        num_moved = await self._give(prefixes, takers)
+        while self._thread.num_open and self._clock.monotonic_s() < until_s:  # noqa: ASYNC110 - sets no event
+            await asyncio.sleep(POLL_S)
+        before = {(each.domain.root, each.tokens): each.order for each in prefixes}
+        later = [each for each in await self._prefixes() if before.get((each.domain.root, each.tokens)) != each.order]
+        num_moved += await self._give(later, takers)
+        farewell = Farewell(num_moved, num_cached, self._thread.num_open)
+        _log.info("retired", moved=num_moved, cached=num_cached, running=farewell.num_running)
+        return farewell
+
+    async def _prefixes(self) -> list[HotPrefix]:
+        return await self._thread.call(lambda engine: engine.exchange.hottest(), CALL_S)
+
+    async def _give(self, prefixes: Sequence[HotPrefix], takers: Sequence[Taker]) -> int:
+        """Blocks that were taken."""
+        tenants = {prefix.domain.tenant for prefix in prefixes}
+        strict = await self._thread.call(
+            lambda engine: {tenant for tenant in tenants if engine.exchange.is_strict(tenant)}, CALL_S
+        )
+        parts = await asyncio.to_thread(shares, prefixes, len(takers), self._identity.block_size, strict.__contains__)
+        counts = [0] * len(takers)
+
+        async def give(at: int) -> None:
+            async with grpc.aio.insecure_channel(takers[at].address) as channel:
+                stub = worker_pb2_grpc.WorkerServiceStub(channel)
+                for prefix in parts[at]:
+                    counts[at] += await self._give_one(stub, takers[at], prefix)
+
+        try:
+            async with asyncio.timeout(GIVE_S), asyncio.TaskGroup() as group:
+                for at in range(len(takers)):
+                    group.create_task(_unless_away(give(at), takers[at]))
+        except TimeoutError:
+            _log.warning("give_away_deadline", moved=sum(counts))
+        return sum(counts)
+
+    async def _give_one(self, stub: worker_pb2_grpc.WorkerServiceAsyncStub, taker: Taker, prefix: HotPrefix) -> int:
+        """What does not go at once goes on from where it came to."""
+        num_taken = 0
+        while num_taken < prefix.num_blocks:
+            response = await stub.AdoptPrefix(self._message(taker, prefix), timeout=ADOPT_TIMEOUT_S)
+            if response.block_count == 0:
+                break
+            num_taken += response.block_count
+        return num_taken
+
+    def _message(self, taker: Taker, prefix: HotPrefix) -> worker_pb2.AdoptPrefixRequest:
+        claims = RequestClaims(
+            domain=prefix.domain,
+            request_id="",
+            incarnation=taker.incarnation,
+            expires_unix_s=self._clock.unix_s() + taker.clock_ahead_s + TOKEN_LIFETIME_S,
+            fence_order=_OLDEST,
+            control_generation=self._identity.generation(),
+        )
+        own = self._identity
+        clock_time = timestamp_pb2.Timestamp()
+        clock_time.FromNanoseconds(round(self._clock.unix_s() * 1e9))
+        return worker_pb2.AdoptPrefixRequest(
+            protocol_version=PROTOCOL_VERSION,
+            request_token=sign(own.cluster_key, claims),
+            prompt=prefix.tokens,
+            holder=worker_pb2.PeerHint(
+                address=own.address(),
+                incarnation=own.incarnation,
+                block_count=prefix.num_blocks,
+                clock_time=clock_time,
+            ),
+        )
+
+
+async def _unless_away(giving: Coroutine[None, None, None], taker: Taker) -> None:
+    """One that is away or refuses takes nothing more; the others do."""
+    try:
+        await giving
+    except grpc.aio.AioRpcError as error:
+        _log.warning("give_away_failed", taker=taker.address, reason=error.code().name)
