@@ -102,39 +102,31 @@ class Fetches:
 
     def begin(self, sequence: Sequence) -> bool:
         """Lets a sequence that could start wait for blocks of another worker. False, and nothing has changed, else."""
-        hint = sequence.owner.request.peer
-        if hint is None or not sequence.owner.may_commit or not self._block_bytes or self._pool.windows:
+        domain, hint = sequence.owner.domain, sequence.owner.request.peer
+        if not (hint or self._running or self._landing) or not sequence.owner.may_commit or not self._is_possible:
             return False
-        domain = sequence.owner.domain
         if self._pool.quotas.of(domain.tenant).share(self._pool.kind).is_strict:
             return False  # what others fetch changes nothing for it
         most = sequence.num_tokens - 1
         here = self._pool.cached_tokens(domain, sequence.prefix, most)
         num_here = here.total // self._block_size
-        running = self._shared(sequence, num_here)
-        if running is not None:
-            running.num_waiting += 1
-            sequence.wait_for(running.state, self._clock.monotonic_s())
-            return True
-        if sequence.has_fetched or here != CachedTokens(here.device):
-            return False  # a lower tier of this worker is nearer, and was not worth it
-        num_there = min(hint.num_blocks, most // self._block_size)
-        num_wanted = min(num_there - num_here, self._num_allowed(domain))
-        if num_wanted <= 0:
-            return False
-        num_blocks = self._cost.num_worthwhile(hint.incarnation, num_wanted)
-        if num_blocks == 0:
-            self.counts = replace(self.counts, declined_fetches=self.counts.declined_fetches + 1)
-            return False
-        tokens = part(sequence.prefix, 0, (num_here + num_blocks) * self._block_size)
-        fetch = self._order(hint, domain, tokens, num_here, self._cost.timeout_s(num_blocks))
-        sequence.has_fetched = True
+        fetch = self._shared(sequence, num_here)
+        if fetch is not None:
+            fetch.num_waiting += 1
+        elif hint is None or sequence.has_fetched or here != CachedTokens(here.device):
+            return False  # where a lower tier of this worker has more, it is nearer, and was not worth it
+        else:
+            num_there = min(hint.num_blocks, most // self._block_size)
+            fetch = self._order_worthwhile(hint, domain, sequence.prefix, num_here, num_there)
+            if fetch is None:
+                return False
+            sequence.has_fetched = True
         sequence.wait_for(fetch.state, self._clock.monotonic_s())
         return True
 
     def adopt(self, hint: PeerHint, domain: Domain, tokens: PackedTokens) -> SwapIn | None:
         """Fetches a prefix for nobody yet, within what its tenant can take without others' blocks; None: not now."""
-        if not self._block_bytes or self._pool.windows:
+        if not self._is_possible:
             return None
         num_here = self._pool.cached_tokens(domain, tokens, count(tokens)).total // self._block_size
         num_there = min(hint.num_blocks, count(tokens) // self._block_size)
@@ -195,13 +187,17 @@ class Fetches:
             assert fetch.state.end_s is None, "a fetch that has ended runs"
             assert fetch.num_waiting > 0, "nobody waits for a fetch"
 
+    @property
+    def _is_possible(self) -> bool:
+        return self._block_bytes > 0 and not self._pool.windows
+
     def _all(self) -> list[_Fetch]:
         return [*self._running.values(), *(each for each in self._landing if each.state.end_s is None)]
 
     def _shared(self, sequence: Sequence, num_here: int) -> _Fetch | None:
         """A fetch on its way that brings more of the sequence's prompt than is here."""
         best: _Fetch | None = None
-        for fetch in self._running.values():
+        for fetch in self._all():
             if fetch.order.domain.root != sequence.owner.domain.root or fetch.order.first_block > num_here:
                 continue
             num_alike = common_prefix(fetch.order.tokens, sequence.prefix) // self._block_size
@@ -209,6 +205,19 @@ class Fetches:
             if num_alike > num_here:
                 best, num_here = fetch, num_alike
         return best
+
+    def _order_worthwhile(
+        self, hint: PeerHint, domain: Domain, tokens: PackedTokens, num_here: int, num_there: int
+    ) -> _Fetch | None:
+        num_wanted = min(num_there - num_here, self._num_allowed(domain))
+        if num_wanted <= 0:
+            return None
+        num_blocks = self._cost.num_worthwhile(hint.incarnation, num_wanted)
+        if num_blocks == 0:
+            self.counts = replace(self.counts, declined_fetches=self.counts.declined_fetches + 1)
+            return None
+        wanted = part(tokens, 0, (num_here + num_blocks) * self._block_size)
+        return self._order(hint, domain, wanted, num_here, self._cost.timeout_s(num_blocks))
 
     def _order(
         self, hint: PeerHint, domain: Domain, tokens: PackedTokens, first_block: int, timeout_s: float

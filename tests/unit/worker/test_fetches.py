@@ -198,6 +198,26 @@ def test_equal_prompts_wait_for_one_fetch() -> None:
     assert asker.answers[second].cached.total == 40
 
 
+def test_who_has_no_hint_waits_for_a_fetch_that_runs() -> None:
+    """A router that has sent one prompt here takes its blocks for held here, and names nobody with the next."""
+    maker = ManualMaker()
+    holder, asker = PeeredBench("holder"), PeeredBench("asker", make_mover=maker)
+    link(holder, asker)
+    holder.answer(PROMPT)
+    first = ask(asker, holder)
+    second = asker.submit(PROMPT)
+    asker.run_until_idle()
+    assert not asker.answers[second].has_ended
+    asker.peers.end_all()
+    third = asker.submit(PROMPT)
+    asker.step()
+    assert asker.answers[third].cached is None, "it is on its way from the buffers to the device"
+    maker.transfers.decide = always
+    asker.run_until_idle()
+    asker.assert_exact(first, second, third)
+    assert asker.runner.num_computed == 3 * (1 + 7)
+
+
 def test_others_run_meanwhile() -> None:
     holder, asker = benches()
     key = ask(asker, holder)
