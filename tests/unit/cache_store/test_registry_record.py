@@ -47,7 +47,7 @@ def test_a_record_survives() -> None:
 
 @pytest.mark.parametrize(
     "data",
-    [b"", b"\xff", b"[]", b"null", b"{}", b'{"protocol_version": true}', b'{"protocol_version": 4}', b"[" * 100_000],
+    [b"", b"\xff", b"[]", b"null", b"{}", b'{"protocol_version": true}', b'{"protocol_version": 5}', b"[" * 100_000],
 )
 def test_what_is_no_record_is_unreadable(data: bytes) -> None:
     assert read_record(RECORD.worker_id, RECORD.incarnation, data).protocol_version == UNREADABLE_VERSION
