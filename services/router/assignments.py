@@ -5,6 +5,7 @@ A report is up to a second old, and a worker reports between its steps only: a r
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass
 
 from cache_store.clock import Clock
@@ -38,7 +39,7 @@ class Assignment:
 
     def first_token(self, now_s: float) -> None:
         """Its prefill is done."""
-        self.prefill_tokens = 0
+        self._owner.note_prefilled(self)
         self._answered_s = now_s if self._answered_s is None else self._answered_s
 
     def end(self, now_s: float) -> None:
@@ -47,51 +48,74 @@ class Assignment:
         self._owner.settle(self, took_s)
 
 
+class _AtWorker:
+    """Requests at one worker."""
+
+    def __init__(self) -> None:
+        self.open: set[Assignment] = set()
+        self.prefill_tokens = 0
+        """Of all that are open."""
+        self.recent: deque[Assignment] = deque()
+        """By the time when they were sent; those that ended or were prefilled stay until they are old."""
+
+
 class Assignments:
     """All requests of this router, by worker."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
-        self._open: dict[Incarnation, set[Assignment]] = {}
+        self._at: dict[Incarnation, _AtWorker] = {}
         self._request_s: dict[Incarnation, float] = {}
 
     def add(self, incarnation: Incarnation, prefill_tokens: int) -> Assignment:
         """Notes a request."""
         assignment = Assignment(self, incarnation, prefill_tokens, self._clock.monotonic_s())
-        self._open.setdefault(incarnation, set()).add(assignment)
+        at = self._at.setdefault(incarnation, _AtWorker())
+        at.open.add(assignment)
+        at.prefill_tokens += prefill_tokens
+        at.recent.append(assignment)
         return assignment
 
     def pending(self, incarnation: Incarnation, report: WorkerLoad) -> Pending:
         """What the report lacks: at least what was sent lately, and whatever this router has there beyond it."""
-        mine = self._open.get(incarnation, set())
+        at = self._at.get(incarnation)
+        if at is None:
+            return Pending(0, 0)
         since_s = self._clock.monotonic_s() - REPORT_LAG_S
-        recent = [each for each in mine if each.sent_s > since_s and each.prefill_tokens]
+        while at.recent and at.recent[0].sent_s <= since_s:
+            at.recent.popleft()
+        recent = [each.prefill_tokens for each in at.recent if each.prefill_tokens and each in at.open]
         reported_requests = report.running_requests + report.waiting_requests
         return Pending(
-            requests=max(len(recent), len(mine) - reported_requests),
-            prefill_tokens=max(
-                sum(each.prefill_tokens for each in recent),
-                sum(each.prefill_tokens for each in mine) - report.queued_prefill_tokens,
-            ),
+            requests=max(len(recent), len(at.open) - reported_requests),
+            prefill_tokens=max(sum(recent), at.prefill_tokens - report.queued_prefill_tokens),
         )
 
     def request_s(self, incarnation: Incarnation) -> float:
         """Usual seconds from a request's first token to its end; 0 before the first."""
         return self._request_s.get(incarnation, 0.0)
 
+    def note_prefilled(self, assignment: Assignment) -> None:
+        """Nothing of its prompt is left to be computed."""
+        at = self._at.get(assignment.incarnation)
+        if at is not None and assignment in at.open:
+            at.prefill_tokens -= assignment.prefill_tokens
+        assignment.prefill_tokens = 0
+
     def settle(self, assignment: Assignment, took_s: float | None) -> None:
         """It is over; `took_s` from its first token on, None where it made none."""
-        mine = self._open.get(assignment.incarnation)
-        if mine is None or assignment not in mine:
+        at = self._at.get(assignment.incarnation)
+        if at is None or assignment not in at.open:
             return
-        mine.remove(assignment)
-        if not mine:
-            del self._open[assignment.incarnation]
+        at.open.remove(assignment)
+        at.prefill_tokens -= assignment.prefill_tokens
+        if not at.open:
+            del self._at[assignment.incarnation]
         if took_s is not None:
             before_s = self._request_s.get(assignment.incarnation, took_s)
             self._request_s[assignment.incarnation] = before_s + _SMOOTHING * (took_s - before_s)
 
     def forget(self, incarnation: Incarnation) -> None:
         """The worker is gone; assignments to it may still be ended."""
-        self._open.pop(incarnation, None)
+        self._at.pop(incarnation, None)
         self._request_s.pop(incarnation, None)

@@ -1,4 +1,4 @@
-"""Figures as every benchmark prints them: percentiles, and the conditions under which they were taken."""
+"""Figures as benchmarks of models print them: percentiles, and the conditions under which they were taken."""
 
 from __future__ import annotations
 
@@ -11,11 +11,7 @@ from pathlib import Path
 import torch
 import transformers
 
-
-def percentile(values: Sequence[float], share: float) -> float:
-    """Nearest-rank percentile; `share` in 0 ... 1."""
-    ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+from tests.bench.percentiles import percentile
 
 
 def spread(values: Sequence[float], unit: str = "ms", scale: float = 1e3) -> str:

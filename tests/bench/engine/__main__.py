@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 
 from tests.bench.engine.measure import ROW_NAMES, Measurement
-from tests.bench.engine.report import machine, table, write_json
+from tests.bench.engine.report import table, write_json
 from tests.bench.engine.rows import OURS, PEERS
 from tests.bench.engine.sides import (
     NOT_RUN,
@@ -26,6 +26,7 @@ from tests.bench.engine.sides import (
     vllm_command,
 )
 from tests.bench.engine.sizes import QUICK, Sizes
+from tests.bench.machine import machine
 from worker.model_files.digests import default_cache_dir
 from worker.torch_runner.prepare import prepare_smollm2
 

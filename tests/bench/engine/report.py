@@ -3,34 +3,16 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
-import subprocess
 from dataclasses import asdict
-from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.bench.engine.measure import Measurement
 from tests.bench.engine.rows import OURS, PEERS, Better, Goal, Row
-from tests.bench.engine.sides import NOT_RUN, ROOT
+from tests.bench.engine.sides import NOT_RUN
 from tests.bench.figures import percentile
+from tests.bench.machine import machine
 
 _SIGNS = {Better.LOWER: "≤", Better.HIGHER: "≥"}
-
-
-def machine() -> dict[str, object]:
-    """What the run depends on, as it is now."""
-    cpu = next((line.split(":")[1].strip() for line in _lines("/proc/cpuinfo") if "model name" in line), "unknown")
-    return {
-        "time": datetime.now(UTC).isoformat(timespec="seconds"),
-        "cpu": cpu,
-        "cores": os.cpu_count(),
-        "load": [round(value, 2) for value in os.getloadavg()],
-        "python": platform.python_version(),
-        "kernel": platform.release(),
-        "commit": _git("rev-parse", "HEAD"),
-        "changed_files": len(_git("status", "--porcelain").splitlines()),
-    }
 
 
 def table(measurement: Measurement) -> str:
@@ -87,12 +69,3 @@ def _goal(row: Row, goal: Goal) -> str:
     found = NOT_RUN if value is None else f"{value:.2f}"
     verdict = {True: "reached", False: "not reached", None: "not compared"}[holds]
     return f"{_SIGNS[row.better]} {goal.limit:g}{unit}: {found}, {verdict}"
-
-
-def _lines(path: str) -> list[str]:
-    return Path(path).read_text().splitlines()
-
-
-def _git(*arguments: str) -> str:
-    run = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True)
-    return run.stdout.strip() if run.returncode == 0 else "unknown"

@@ -1,0 +1,153 @@
+"""What the router adds: `python -m tests.bench.router`, or `make bench-router`.
+
+A router, a plain grpc.aio proxy and token-digest workers that take no time of their own, each in a process of its own,
+with an embedded Valkey. Prompts of 2,048 token ids that are cached, answers of one token. All sides are asked in turn
+from one client: straight at the worker, over the proxy, and over the router. Added latency is the difference of
+percentiles to the straight way. With many calls at once client, worker and what lies between share the cores: so calls
+per second are also told per second of processor time of the process in between.
+"""
+
+from __future__ import annotations
+
+import argparse
+import random
+import statistics
+import tempfile
+from contextlib import AsyncExitStack
+from dataclasses import asdict
+from pathlib import Path
+
+import grpc
+import uvloop
+
+from cache_store.redis_registry import RedisRegistryReader
+from cache_store.redis_session import RedisSession
+from cache_store.registry import WorkerRecord
+from cache_store.tokens import PackedTokens, pack
+from services.cluster.redis_roles import RoleUrls
+from services.cluster.valkey import EmbeddedValkey
+from services.tenants.directory import KnownTenant
+from services.tenants.master_key import cluster_key
+from tests.bench.machine import ROOT, conditions_line, machine, print_table, verdict, versions, write_json
+from tests.bench.percentiles import percentile
+from tests.bench.router.measure import CONCURRENCY, Figures, measure
+from tests.bench.router.processes import listening
+from tests.bench.router.sides import HOP, ROUTER, STRAIGHT, Messages, executing, generating
+from tests.support.router_host import MASTER, Tenant, eventually_async, operator_store, until_served
+from tests.support.worker_process import worker_process
+
+NUM_PROMPTS = 32
+MAX_ADDED, MIN_RATE = 2.0, 0.5
+_VOCABULARY = 32_000
+_READY_S = 60.0
+
+
+def main() -> None:
+    arguments = _arguments()
+    before = machine()
+    with tempfile.TemporaryDirectory(prefix="sc-") as folder, EmbeddedValkey.start(Path(folder) / "valkey") as server:
+        found = uvloop.run(_run(arguments, server.urls, Path(folder)))
+    after = machine()
+    _print(found)
+    print(f"{conditions_line(before, after)}; prompts of {arguments.tokens:,} tokens")
+    document = {
+        "before": before,
+        "after": after,
+        "versions": versions("grpcio", "uvloop", "protobuf"),
+        "settings": {name: str(value) for name, value in vars(arguments).items()},
+        "sides": {name: asdict(figures) for name, figures in found.items()},
+    }
+    write_json(arguments.json, document)
+    print(f"JSON: {arguments.json}")
+
+
+async def _run(arguments: argparse.Namespace, urls: RoleUrls, folder: Path) -> dict[str, Figures]:
+    prompts = _prompts(arguments.tokens)
+    async with AsyncExitStack() as stack:
+        store = await stack.enter_async_context(operator_store(urls))
+        tenant = await store.create_tenant("acme")
+        key = (await store.create_key("acme")).value.text
+        for number in range(arguments.workers):
+            process = worker_process(f"worker-{number}", urls.worker, cluster_key(MASTER))
+            await stack.enter_async_context(process)
+        told = {"urls": asdict(urls), "folder": str(folder / "router")}
+        router = await stack.enter_async_context(listening("tests.bench.router.router_process", told))
+        worker = (await _workers(urls, arguments.workers))[0]
+        proxy = await stack.enter_async_context(listening("tests.bench.router.proxy", {"target": worker.address}))
+        channels = [
+            await stack.enter_async_context(grpc.aio.insecure_channel(address))
+            for address in (worker.address, proxy.address, router.address)
+        ]
+        await until_served(Tenant("acme", key, channels[2]), arguments.workers)
+        known = KnownTenant(tenant.value, tenant.state.generation)
+        number = NUM_PROMPTS * 64
+        messages = Messages(worker, known, cluster_key(MASTER), prompts, number)
+        sides = [
+            executing(STRAIGHT, channels[0], messages, None),
+            executing(HOP, channels[1], messages, proxy),
+            generating(channels[2], key, prompts, router),
+        ]
+        return await measure(sides, arguments.calls, arguments.rounds, arguments.calls_per_round)
+
+
+async def _workers(urls: RoleUrls, number: int) -> list[WorkerRecord]:
+    session = RedisSession(urls.router)
+    reader = RedisRegistryReader(session)
+
+    async def joined() -> bool:
+        return len(await reader.workers()) == number
+
+    await eventually_async(joined, _READY_S)
+    workers = await reader.workers()
+    await session.close()
+    return workers
+
+
+def _prompts(num_tokens: int) -> list[PackedTokens]:
+    rng = random.Random(0)
+    return [pack(rng.randrange(2, _VOCABULARY) for _ in range(num_tokens)) for _ in range(NUM_PROMPTS)]
+
+
+def _print(found: dict[str, Figures]) -> None:
+    straight, hop, router = (found[name] for name in (STRAIGHT, HOP, ROUTER))
+    rows = []
+    for name, each in found.items():
+        added = [
+            f"{(each.p(share) - straight.p(share)) * 1e3:.2f}" if each is not straight else "-" for share in (0.5, 0.99)
+        ]
+        rows.append(
+            (
+                name,
+                *(f"{each.p(share) * 1e3:.2f}" for share in (0.5, 0.99)),
+                *added,
+                f"{statistics.median(each.rates):.0f}",
+                f"{statistics.median(each.cpu_rates):.0f}" if each.cpu_rates else "-",
+                *(f"{percentile(each.loaded_s, share) * 1e3:.1f}" for share in (0.5, 0.99)),
+            )
+        )
+    print_table(
+        ("", "p50 ms", "p99 ms", "added p50", "added p99", f"calls/s at {CONCURRENCY}", "per core", "p50 ms", "p99 ms"),
+        rows,
+    )
+    ratio = (router.p(0.5) - straight.p(0.5)) / (hop.p(0.5) - straight.p(0.5))
+    print(f"  added p50 <= {MAX_ADDED:g} x one hop's: {ratio:.2f}, {verdict(ratio, MAX_ADDED)}")
+    for name, rates in (("calls/s", "rates"), ("calls/s per core", "cpu_rates")):
+        share = statistics.median(getattr(router, rates)) / statistics.median(getattr(hop, rates))
+        print(
+            f"  {name} at {CONCURRENCY} >= {MIN_RATE:g} x plain proxying's: {share:.2f}, {verdict(-share, -MIN_RATE)}"
+        )
+
+
+def _arguments() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="python -m tests.bench.router", description=__doc__)
+    parser.add_argument("--workers", type=int, default=1, help="the plain ways lead to the first one")
+    parser.add_argument("--tokens", type=int, default=2_048)
+    parser.add_argument("--calls", type=int, default=500, help="one after the other, of each side")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--calls-per-round", type=int, default=1_500)
+    parser.add_argument("--json", type=Path, default=ROOT / "build" / "bench-router.json")
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

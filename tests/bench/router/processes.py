@@ -1,0 +1,58 @@
+"""Processes of the benchmark: they are told JSON, say where they listen, and their processor time is read."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import sys
+from asyncio.subprocess import PIPE
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from tests.bench.machine import ROOT
+
+_START_S, _STOP_S = 60.0, 15.0
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """A process that listens."""
+
+    address: str
+    pid: int
+
+    def cpu_s(self) -> float:
+        """Seconds that all its threads have computed so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+@asynccontextmanager
+async def listening(module: str, told: Mapping[str, object]) -> AsyncIterator[Listening]:
+    """A process that runs `module` until the block ends."""
+    environment = {"PYTHONPATH": f"{ROOT}:{ROOT / 'proto'}", "PATH": os.environ["PATH"]}
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", module, cwd=ROOT, stdin=PIPE, stdout=PIPE, env=environment
+    )
+    assert process.stdin is not None
+    assert process.stdout is not None
+    process.stdin.write(json.dumps(told).encode())
+    process.stdin.close()
+    try:
+        async with asyncio.timeout(_START_S):
+            address = (await process.stdout.readline()).decode().strip()
+        if not address:
+            raise RuntimeError(f"{module} did not start; its reason stands above")
+        yield Listening(address, process.pid)
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()

@@ -1,0 +1,27 @@
+"""The benchmark of the router works at small sizes: all ways are asked, and each is measured."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.bench.machine import ROOT
+
+
+@pytest.mark.slow
+def test_it_measures_all_ways(tmp_path: Path) -> None:
+    result = tmp_path / "result.json"
+    options = ["--tokens", "64", "--calls", "3", "--rounds", "2", "--calls-per-round", "64", "--json", str(result)]
+    command = [sys.executable, "-m", "tests.bench.router", *options]
+    run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert run.returncode == 0, run.stderr
+    sides = json.loads(result.read_text())["sides"]
+    assert len(sides) == 3
+    for figures in sides.values():
+        assert len(figures["latency_s"]) == 3
+        assert len(figures["loaded_s"]) == 2 * 64
+        assert all(rate > 0 for rate in figures["rates"])
