@@ -96,11 +96,11 @@ class Measurement:
                     row.add(ROOFLINE, self._roofline(context, answer))
 
     def _roofline(self, context: int, answer: Answer) -> float:
-        """Tokens per second if a step did nothing but read weights, keys and values."""
+        """Tokens per second if a step did nothing but read weights, keys and values, as fast as between the steps."""
         info = self.sides[OURS].info
         mean_context = context + self.sizes.num_skipped + self.sizes.num_decoded / 2
         read_bytes = _number(info, "weights_bytes") + mean_context * _number(info, "kv_bytes_per_token")
-        return max(_numbers(answer, "read_bytes_per_s")) / read_bytes
+        return statistics.harmonic_mean(_numbers(answer, "read_bytes_per_s")) / read_bytes
 
     def _batch(self) -> None:
         batch = self.sizes.batch

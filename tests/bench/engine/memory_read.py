@@ -6,21 +6,20 @@ import time
 
 import torch
 
-SIZE_BYTES = 256 << 20
-NUM_READS = 5
+from worker.torch_runner.huge_pages import HugePages
+
+READ_BYTES = 128 << 20
+"""More than caches hold."""
 
 
-def read_bytes_per_s(threads: int) -> float:
-    """The best of some sums over 256 MiB with so many threads: other programs only ever take from it."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(threads)
-    data = torch.ones(SIZE_BYTES // 4)
-    best_s = min(_read_s(data) for _ in range(NUM_READS))
-    torch.set_num_threads(before)
-    return SIZE_BYTES / best_s
+class MemoryReader:
+    """Reads memory that lies as weights do, with as many threads as torch is set to use."""
 
+    def __init__(self) -> None:
+        self._data = HugePages().empty((READ_BYTES // 4,), torch.float32).fill_(1.0)
 
-def _read_s(data: torch.Tensor) -> float:
-    start = time.perf_counter()
-    float(data.sum())
-    return time.perf_counter() - start
+    def read_s(self) -> float:
+        """Seconds of one reading of READ_BYTES."""
+        start = time.perf_counter()
+        float(self._data.sum())
+        return time.perf_counter() - start

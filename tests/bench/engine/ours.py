@@ -12,7 +12,7 @@ import itertools
 import json
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from cache_store.registry import WorkerId
 from cache_store.tokens import pack
 from services.version import VERSION
 from tests.bench.engine.kernel_ratio import measure_kernel
-from tests.bench.engine.memory_read import read_bytes_per_s
+from tests.bench.engine.memory_read import READ_BYTES, MemoryReader
 from tests.bench.peers.answering import Answer, Question, answer_all, random_tokens, reserve_output
 from tests.support.domains import make_domain
 from tests.support.engines import sampling
@@ -94,7 +94,6 @@ class Ours:
             torch_threads=threads,
             token_budget=token_budget,
         )
-        self._threads = threads
         self._runner = TimedRunner(build_runner(config))
         self._engine = Engine(self._runner, SystemClock(), engine_config(config))
         self._keys = itertools.count()
@@ -108,13 +107,14 @@ class Ours:
         return {"cold_s": cold.total_s, "warm_s": warm.total_s, "cached": [cold.cached, warm.cached]}
 
     def decode(self, question: Question) -> Answer:
-        """One sequence, between two looks at the memory's speed."""
+        """One sequence; after every step a look at the memory's speed, which changes where others use it too."""
         prompt = self._tokens(question["seed"], question["context"])
-        before = read_bytes_per_s(self._threads)
-        served = self._serve([prompt], 1 + question["num_skipped"] + question["num_decoded"])
-        after = read_bytes_per_s(self._threads)
-        step_s = [step.seconds for step in served.steps[1 + question["num_skipped"] :]]
-        return {"step_s": step_s, "read_bytes_per_s": [before, after], "cached": served.cached}
+        skipped, read_s = 1 + question["num_skipped"], list[float]()
+        reader = MemoryReader()
+        served = self._serve([prompt], skipped + question["num_decoded"], lambda: read_s.append(reader.read_s()))
+        speeds = [READ_BYTES / seconds for seconds in read_s[skipped:]]
+        step_s = [step.seconds for step in served.steps[skipped:]]
+        return {"step_s": step_s, "read_bytes_per_s": speeds, "cached": served.cached}
 
     def batch(self, question: Question) -> Answer:
         """Requests that share a beginning, which is cold and then warm."""
@@ -141,7 +141,10 @@ class Ours:
     def _tokens(self, seed: int, number: int) -> list[int]:
         return random_tokens(seed, number, self._runner.info.vocab_size)
 
-    def _serve(self, prompts: Sequence[Sequence[int]], num_output: int) -> Served:
+    def _serve(
+        self, prompts: Sequence[Sequence[int]], num_output: int, between: Callable[[], None] = lambda: None
+    ) -> Served:
+        """`between` is called after every step that drew tokens; its time does not count."""
         served = Served()
         last, runner_s = time.perf_counter(), self._runner.seconds
         for prompt in prompts:
@@ -158,7 +161,8 @@ class Ours:
             if num_tokens:
                 now = time.perf_counter()
                 served.steps.append(Step(now - last, self._runner.seconds - runner_s, num_tokens))
-                last, runner_s = now, self._runner.seconds
+                between()
+                last, runner_s = time.perf_counter(), self._runner.seconds
         return served
 
 
