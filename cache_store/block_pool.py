@@ -340,7 +340,9 @@ class BlockPool:
 
     def expect_scrubs(self, domain: Domain) -> None:
         """Whatever is held of a domain that was dropped, or may have been, is to be scrubbed when it is let go of."""
-        self.scrubs.expect(self._blocks, domain.root)
+        if domain.root not in self.scrubs.roots:
+            self.scrubs.expect(self._blocks, domain.root)
+            self.windows.expect_scrubs(domain.root)
 
     def drain_events(self) -> tuple[BlockEvent, ...]:
         """What changed since the last call, in order, one event per run of equal domain and change."""

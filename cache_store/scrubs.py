@@ -93,8 +93,7 @@ class Scrubs:
 
     def expect(self, blocks: Iterable[Block], root: bytes) -> None:
         """What is held of a domain from now on is scrubbed when it is let go of; `blocks` are all of the pool."""
-        if root not in self.roots:
-            self._remember((root,), lambda: {block.root for block in blocks if block.ref_count})
+        self._remember((root,), lambda: {block.root for block in blocks if block.ref_count})
 
     def add(self, blocks: Iterable[Block]) -> None:
         """Takes unused blocks, those that hold somebody's bytes."""

@@ -215,6 +215,12 @@ class WindowSlots:
             if self._slots[number].tenant in tenants:
                 self._note_dropped(number)
 
+    def expect_scrubs(self, root: bytes) -> None:
+        """A domain was dropped, or may have been: its free slots are to be scrubbed, the others when they come free."""
+        for number in self._free:
+            if self._slots[number].root == root:
+                self._note_dropped(number)
+
     def take_scrubs(self) -> list[int]:
         """Slots to be overwritten before the next forward."""
         scrubs, self._scrubs = self._scrubs, []

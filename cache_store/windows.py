@@ -173,6 +173,11 @@ class Windows:
         for each in self.groups:
             each.drop(tenants)
 
+    def expect_scrubs(self, root: bytes) -> None:
+        """A domain was dropped, or may have been."""
+        for each in self.groups:
+            each.expect_scrubs(root)
+
     @property
     def num_dropped(self) -> int:
         """Slots to look at that are to be overwritten some time."""

@@ -165,7 +165,7 @@ class EngineMachine(RuleBasedStateMachine):
         prompt=prompts,
         params=params,
         num_samples=st.sampled_from([1, 1, 1, 2, 3]),
-        mode=st.sampled_from([CacheMode.READ_WRITE] * 3 + [CacheMode.READ_ONLY, CacheMode.BYPASS]),
+        mode=st.sampled_from([CacheMode.READ_WRITE] * 4 + [CacheMode.READ_ONLY, CacheMode.BYPASS, CacheMode.PURGED]),
         num_twins=st.sampled_from([0, 0, 1, 3]),
     )
     def submit(self, place, prompt, params, num_samples, mode, num_twins):

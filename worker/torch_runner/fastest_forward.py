@@ -31,12 +31,12 @@ def fastest_forward(
     try:
         compiler = _check_machine(module)
         check_structure(module, layers)
-        fused = FusedForward(FusedLibrary(compiler, cache_dir), fuse_weights(module), layers)
-        probe_forward(module, vocab_size, _all_logits(fused))
+        library, weights = FusedLibrary(compiler, cache_dir), fuse_weights(module)
+        probe_forward(module, vocab_size, _all_logits(FusedForward(library, weights, layers)))
     except (UnfitError, KernelBuildError, InvalidRequestError) as error:
         _log.info("forward_by_modules", model_type=module.config.model_type, reason=str(error))
         return None
-    return fused
+    return FusedForward(library, weights, layers)  # another one, whose tables have not grown to the farthest position
 
 
 def _check_machine(module: PreTrainedModel) -> Compiler:

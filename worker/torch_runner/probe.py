@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import torch
 from torch import Tensor
-from transformers import PreTrainedModel
+from transformers import PretrainedConfig, PreTrainedModel
 
 from cache_store.errors import InvalidRequestError
 from worker.model_files.layers import LayerSpec
@@ -24,6 +24,9 @@ from worker.torch_runner.recording import RecordingAttention, RecordingLatents
 _STEPS = ((7, 2), (4, 5))
 """Tokens of two sequences in each of two flattened batches: a model that ignores position_ids, mixes neighbours or
 keeps a state gives other logits."""
+_LONGEST = max(sum(counts) for counts in zip(*_STEPS, strict=True))
+_FARTHEST = 1 << 17
+"""Positions that are looked at; tables of angles grow up to them."""
 _TOLERANCE = 1e-3
 """Of the largest logit, in fp32; half precision is compared hundred times more loosely."""
 _FAULTS = (NotImplementedError, RuntimeError, ValueError, TypeError, AttributeError, LookupError, AssertionError)
@@ -60,10 +63,23 @@ Compute = Callable[[LayerAttention, Tensor, Tensor], Tensor]
 
 @torch.inference_mode()
 def probe_forward(model: PreTrainedModel, vocab_size: int, compute: Compute) -> None:
-    """Compares another way to compute the model with its own code. Raises InvalidRequestError where they differ."""
+    """Compares another way to compute the model with its own code, at its first positions and far beyond.
+
+    Raises InvalidRequestError where they differ.
+    """
     sequences = _sequences(model, vocab_size)
-    logits = _in_steps(sequences, RecordingAttention(), compute)
-    _compare(logits, _eager_logits(model, sequences), model.config.model_type)
+    for first in (0, *_far_positions(model.config)):
+        logits = _in_steps(sequences, RecordingAttention(), compute, first)
+        _compare(logits, _eager_logits(model, sequences, first), model.config.model_type)
+
+
+def _far_positions(config: PretrainedConfig) -> list[int]:
+    """Where sequences begin that go past the length of the first training, and that end near the longest context."""
+    rope = getattr(config, "rope_parameters", None)
+    first = rope.get("original_max_position_embeddings") if isinstance(rope, dict) else None
+    longest = min(_FARTHEST, int(getattr(config, "max_position_embeddings", None) or _FARTHEST))
+    starts = {longest - _LONGEST, min(int(first or longest) - _LONGEST // 2, longest - _LONGEST)}
+    return sorted(start for start in starts if start > 0)
 
 
 def _sequences(model: PreTrainedModel, vocab_size: int) -> list[Tensor]:
@@ -73,19 +89,27 @@ def _sequences(model: PreTrainedModel, vocab_size: int) -> list[Tensor]:
     return [torch.randint(vocab_size, (length,), generator=generator).to(model.device) for length in lengths]
 
 
-def _eager_logits(model: PreTrainedModel, sequences: Sequence[Tensor]) -> Tensor:
-    """Of each sequence alone, by the model's own code. Leaves the model set to the hook."""
+def _eager_logits(model: PreTrainedModel, sequences: Sequence[Tensor], first: int = 0) -> Tensor:
+    """Of each sequence alone from position `first` on, by the model's own code. Leaves the model set to the hook."""
     model.set_attn_implementation("eager")
     try:
-        return torch.cat([model(input_ids=tokens.unsqueeze(0), use_cache=False).logits[0] for tokens in sequences])
+        logits = []
+        for tokens in sequences:
+            positions = torch.arange(first, first + tokens.shape[0], device=tokens.device).unsqueeze(0)
+            more = {"position_ids": positions} if first else {}
+            logits.append(model(input_ids=tokens.unsqueeze(0), use_cache=False, **more).logits[0])
+        return torch.cat(logits)
     finally:
         model.set_attn_implementation(HOOK_NAME)
 
 
 def _in_steps(
-    sequences: Sequence[Tensor], recording: RecordingAttention | RecordingLatents, compute: Compute
+    sequences: Sequence[Tensor],
+    recording: RecordingAttention | RecordingLatents,
+    compute: Compute,
+    first: int = 0,
 ) -> Tensor:
-    """Of each sequence, computed with the others step by step."""
+    """Of each sequence from position `first` on, computed with the others step by step."""
     found: list[list[Tensor]] = [[] for _ in sequences]
     starts = [0] * len(sequences)
     for counts in _STEPS:
@@ -93,7 +117,7 @@ def _in_steps(
         stops = [start + count for start, count in zip(starts, counts, strict=True)]
         spans = list(zip(starts, stops, strict=True))
         tokens = torch.cat([part[start:stop] for part, (start, stop) in zip(sequences, spans, strict=True)])
-        positions = torch.cat([torch.arange(*span, device=tokens.device) for span in spans])
+        positions = torch.cat([torch.arange(*span, device=tokens.device) + first for span in spans])
         logits = compute(recording, tokens, positions).clone()
         for kept, part in zip(found, torch.split(logits, list(counts)), strict=True):
             kept.append(part)

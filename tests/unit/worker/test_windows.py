@@ -233,6 +233,17 @@ def test_a_purge_overwrites_the_slots_of_windows() -> None:
 
 
 @pytest.mark.parametrize("geometry", [ONE, TWO, ALL_SLIDE], ids=["one", "two", "all slide"])
+def test_a_request_in_a_domain_that_may_be_purged_leaves_no_slot_of_it_behind(geometry: CacheGeometry) -> None:
+    bench = make_bench(geometry, num_cached=12)
+    bench.answer(LONG)
+    key = bench.submit(LONG, mode=CacheMode.PURGED)
+    bench.run_until_idle()
+    bench.engine.check_invariants()
+    bench.assert_exact(key)
+    assert bench.answer(LONG).cached, "it was not purged after all"
+
+
+@pytest.mark.parametrize("geometry", [ONE, TWO, ALL_SLIDE], ids=["one", "two", "all slide"])
 @pytest.mark.parametrize("num_disk_blocks", [0, 300])
 def test_a_prefix_longer_than_the_window_comes_back_from_below(geometry: CacheGeometry, num_disk_blocks: int) -> None:
     mover = ManualMaker(num_disk_blocks)

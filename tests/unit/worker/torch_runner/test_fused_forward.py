@@ -160,6 +160,23 @@ LOOKS_ALIKE: dict[str, tuple[str, dict[str, object]]] = {
         "llama",
         {"rope_parameters": {"rope_type": "dynamic", "rope_theta": 10000.0, "factor": 2.0}},
     ),
+    "a factor on queries far into the context": (
+        "ministral3",
+        {
+            "sliding_window": None,
+            "rope_parameters": {
+                "rope_type": "yarn",
+                "rope_theta": 1e6,
+                "factor": 16.0,
+                "original_max_position_embeddings": 64,
+                "beta_fast": 32.0,
+                "beta_slow": 1.0,
+                "mscale": 1.0,
+                "mscale_all_dim": 1.0,
+                "llama_4_scaling_beta": 0.1,
+            },
+        },
+    ),
     "another activation": ("llama", {"hidden_act": "gelu"}),
 }
 
