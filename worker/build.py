@@ -50,7 +50,7 @@ def connect_stores(config: WorkerConfig) -> Stores:
 
 def _build_paged(config: WorkerConfig) -> Runner:
     from worker.torch_runner.attention_choice import choose_attention  # imports torch
-    from worker.torch_runner.deterministic import deterministic_attention
+    from worker.torch_runner.deterministic import deterministic_attention, torch_threads
     from worker.torch_runner.loader import load_model, with_kv_dtype
     from worker.torch_runner.paged import MakeGraphs, PagedRunner
     from worker.torch_runner.triton_choice import blocks_maker, graphs_maker
@@ -68,6 +68,7 @@ def _build_paged(config: WorkerConfig) -> Runner:
     graphs: MakeGraphs | None = None
     if config.numerics is Numerics.DETERMINISTIC:
         attention = deterministic_attention(model, threads, config.cache_dir)
+        threads = torch_threads(model, threads)
         tolerance = 0.0  # what is computed again has the same bits; recorded steps are not what was tried
     else:
         attention = choose_attention(config.attention_backend, model, threads, config.cache_dir)

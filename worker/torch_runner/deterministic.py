@@ -43,9 +43,18 @@ def deterministic_attention(
     """
     folder = cache_dir or default_cache_dir()
     attention = _attention(model, num_threads, folder)
-    fix_linears(model.module, folder)
+    fix_linears(model.module, folder, num_threads)
     check_batches(model, attention, num_threads)
     return attention
+
+
+def torch_threads(model: LoadedModel, num_threads: int) -> int:
+    """With how many threads torch itself may compute `model` in fixed order, where our kernels have `num_threads`.
+
+    Its element-wise operations compute the last elements of each thread's share by other instructions, and where shares
+    end depends on the batch.
+    """
+    return num_threads if model.fused is not None else 1
 
 
 def _attention(model: LoadedModel, num_threads: int, cache_dir: Path) -> AttentionBackend:
@@ -90,8 +99,9 @@ class _Trial:
         self._num_groups = len(model.groups)
         self._seen: dict[SequenceId, Tensor] = {}
         num_blocks = self._blocks * (1 + len(_OTHERS))
+        threads = torch_threads(model, num_threads)
         self._runner = PagedRunner(
-            model, num_blocks, attention, _BLOCK_SIZE, float("nan"), num_threads, observer=self._observe
+            model, num_blocks, attention, _BLOCK_SIZE, float("nan"), threads, observer=self._observe
         )
 
     def watch(self, parts: Sequence[int], others: Sequence[int]) -> Tensor:

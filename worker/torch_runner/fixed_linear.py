@@ -35,15 +35,15 @@ class FixedLinear(nn.Module):
         return self._multiply(x, self.weight, self.bias)
 
 
-def fix_linears(module: nn.Module, cache_dir: Path) -> None:
+def fix_linears(module: nn.Module, cache_dir: Path, num_threads: int) -> None:
     """Replaces every nn.Linear of `module`. Raises PreconditionError where there is no kernel for them."""
-    multiply = _multiply_for(next(module.parameters()), cache_dir)
+    multiply = _multiply_for(next(module.parameters()), cache_dir, num_threads)
     for path, each in list(module.named_modules()):
         if type(each) is nn.Linear:
             module.set_submodule(path, FixedLinear(each, multiply))
 
 
-def _multiply_for(parameter: Tensor, cache_dir: Path) -> Multiply:
+def _multiply_for(parameter: Tensor, cache_dir: Path, num_threads: int) -> Multiply:
     if parameter.device.type == "cuda":
         from worker.torch_runner.triton_linear import fixed_linear  # there is a GPU, and so Triton
 
@@ -54,16 +54,16 @@ def _multiply_for(parameter: Tensor, cache_dir: Path) -> Multiply:
             "a fixed order of additions on a CPU needs a float32 model and a C++ compiler: install g++ or clang++"
         )
     try:
-        return _by_library(FusedLibrary(compiler, cache_dir))
+        return _by_library(FusedLibrary(compiler, cache_dir), num_threads)
     except KernelBuildError as error:
         raise PreconditionError(f"a fixed order of additions needs our kernels: {error}") from error
 
 
-def _by_library(library: FusedLibrary) -> Multiply:
+def _by_library(library: FusedLibrary, num_threads: int) -> Multiply:
     def multiply(x: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         out = torch.empty(*x.shape[:-1], weight.shape[0])
         rows = x.reshape(-1, x.shape[-1]).contiguous()
-        library.linear(weight, bias, rows, out.view(-1, weight.shape[0]), torch.get_num_threads())
+        library.linear(weight, bias, rows, out.view(-1, weight.shape[0]), num_threads)
         return out
 
     return multiply

@@ -35,7 +35,7 @@ from worker.engine_config import EngineConfig
 from worker.mover import Mover
 from worker.requests import CacheMode, EngineRequest, Failed, Generated, RequestKey, Started
 from worker.torch_runner.attention_backend import AttentionBackend
-from worker.torch_runner.deterministic import check_batches, deterministic_attention
+from worker.torch_runner.deterministic import check_batches, deterministic_attention, torch_threads
 from worker.torch_runner.fastest import fastest_attention
 from worker.torch_runner.loader import LoadedModel
 from worker.torch_runner.paged import PagedRunner
@@ -128,6 +128,23 @@ def test_any_number_of_threads(fixed: Callable[[str], Fixed], tmp_path: Path) ->
         bench = driver(model, deterministic_attention(model, 2, kernel_cache(tmp_path)), num_threads=2)
         track = bench.start(prompt())
         bench.step((track, NUM_PROMPT))
+        bench.decode([track], NUM_NEW - 1)
+    finally:
+        torch.set_num_threads(before)
+    assert_same_bits(track, expected)
+
+
+def test_steps_that_torch_would_share_out_among_threads(tmp_path: Path) -> None:
+    model = load_tiny("gemma2", tmp_path, intermediate_size=160)
+    before = torch.get_num_threads()
+    try:
+        attention = deterministic_attention(model, 3, kernel_cache(tmp_path))
+        expected = alone((model, attention))
+        bench = driver(model, attention, torch_threads(model, 3))
+        lengths = (82, 95, NUM_PROMPT, 117, 53, 109, 81, 56)  # the end of a share lies in the one that is watched
+        tracks = [bench.start(tokens(length, seed=50 + index)) for index, length in enumerate(lengths)]
+        tracks[2] = track = bench.start(prompt())
+        bench.step(*zip(tracks, lengths, strict=True))
         bench.decode([track], NUM_NEW - 1)
     finally:
         torch.set_num_threads(before)
