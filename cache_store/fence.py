@@ -105,6 +105,9 @@ class FenceTable:
     generation: int
     """Of the control data; 0: nothing is known."""
     fences: Mapping[TenantId, Fence] = field(default_factory=lambda: MappingProxyType({}))
+    revoked_keys: Mapping[TenantId, int] = field(default_factory=lambda: MappingProxyType({}))
+    """How many keys of each tenant were ever revoked, 0 being left out. A router that knows fewer lets in holders of
+    the others."""
 
 
 NO_FENCES = FenceTable(0)

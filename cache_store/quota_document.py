@@ -23,7 +23,7 @@ from cache_store.fence_document import FenceReader, write_fences
 from cache_store.quota import QuotaTable, TenantQuota, TierShare, check_sum
 from cache_store.tier_kind import TierKind
 
-QUOTA_VERSION = 3
+QUOTA_VERSION = 4
 _MAC_BYTES = 32
 _NUMBERS = struct.Struct("<dd")
 _TERMS = struct.Struct("<ddd")
@@ -75,7 +75,8 @@ def write_published(cluster_key: bytes, store_id: str, published: Published, pub
     entries = (_write_entry(tenant, quota) for tenant, quota in sorted(quotas.quotas.items()))
     adapters = (encode(each.name, each.base, each.folder, bytes(each.digest)) for each in published.adapters)
     fences = write_fences(published.fences.fences.values())
-    body = encode(QUOTA_VERSION, encode(*entries), fences, encode(*adapters))
+    revoked = encode(*(field for entry in sorted(published.fences.revoked_keys.items()) for field in entry))
+    body = encode(QUOTA_VERSION, encode(*entries), fences, encode(*adapters), revoked)
     fields = encode(QUOTA_VERSION, store_id, quotas.generation, round(publish_unix_s * 1000), digest_of(body))
     return QuotaDocument(fields + _mac(cluster_key, fields), body)
 
@@ -99,9 +100,9 @@ def read_published(head: QuotaHead, body: bytes, fences: FenceReader) -> Publish
     if not hmac.compare_digest(digest_of(body), head.body_digest):
         raise CorruptDataError("the body of the quotas is not the one that their head names")
     match _versioned(body):
-        case (bytes(entries), bytes(records), bytes(adapters)):
+        case (bytes(entries), bytes(records), bytes(adapters), bytes(revoked)):
             quotas = QuotaTable(head.generation, MappingProxyType(_read_quotas(entries)))
-            table = FenceTable(head.generation, fences.read(records))
+            table = FenceTable(head.generation, fences.read(records), MappingProxyType(_read_revoked(revoked)))
             return Published(quotas, table, tuple(_read_adapter(each) for each in decode(adapters)))
     raise CorruptDataError("the body of the quotas has other fields than this build expects")
 
@@ -113,6 +114,20 @@ def _read_quotas(entries: bytes) -> dict[TenantId, TenantQuota]:
     except (InvalidRequestError, PreconditionError) as error:
         raise CorruptDataError(f"the quotas cannot be in force: {error}") from error
     return quotas
+
+
+def _read_revoked(data: bytes) -> dict[TenantId, int]:
+    fields = decode(data)
+    if len(fields) % 2:
+        raise CorruptDataError("the numbers of revoked keys have other fields than this build expects")
+    counts: dict[TenantId, int] = {}
+    for pair in zip(fields[::2], fields[1::2], strict=True):
+        match pair:
+            case (str(tenant), int(count)):
+                counts[TenantId(tenant)] = count
+            case _:
+                raise CorruptDataError("the numbers of revoked keys have other fields than this build expects")
+    return counts
 
 
 def _read_adapter(entry: Field) -> Adapter:

@@ -16,10 +16,10 @@ from cache_store.errors import CorruptDataError, UnauthenticatedError, VersionEr
 from cache_store.fence import FenceOrder
 from cache_store.index import Incarnation
 
-TOKEN_VERSION = 2
+TOKEN_VERSION = 3
 TOKEN_LIFETIME_S = 15.0
 _MAC_BYTES = 32
-_NUM_FIELDS = 15
+_NUM_FIELDS = 16
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +35,8 @@ class RequestClaims:
     control_generation: int
     """Of the control data in which it stood: a tenant that a worker knows nothing of may have been made since, or be
     deleted."""
+    num_revoked_keys: int = 0
+    """Of the tenant, as far as its router knew."""
 
 
 def sign(cluster_key: bytes, claims: RequestClaims) -> bytes:
@@ -54,6 +56,7 @@ def sign(cluster_key: bytes, claims: RequestClaims) -> bytes:
         round(claims.expires_unix_s * 1000),
         *claims.fence_order,
         claims.control_generation,
+        claims.num_revoked_keys,
     )
     return body + _mac(cluster_key, body)
 
@@ -99,6 +102,7 @@ def _claims(fields: tuple[object, ...]) -> RequestClaims:
             str(order_epoch),
             int(purges),
             int(generation),
+            int(num_revoked),
         ) if len(fields) == _NUM_FIELDS:
             domain = Domain(
                 tenant=TenantId(tenant),
@@ -110,7 +114,8 @@ def _claims(fields: tuple[object, ...]) -> RequestClaims:
                 tenant_epoch=Epoch(tenant_epoch),
             )
             order = (rotations, Epoch(order_epoch), purges)
-            return RequestClaims(domain, request_id, Incarnation(incarnation), expires_ms / 1000, order, generation)
+            life, expires_s = Incarnation(incarnation), expires_ms / 1000
+            return RequestClaims(domain, request_id, life, expires_s, order, generation, num_revoked)
     raise UnauthenticatedError("the request token has other fields than this build expects")
 
 

@@ -241,6 +241,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         """Checks in the order in which a sender can be believed: its version, its token, then what it says."""
         check_protocol(message)
         claims = verify(self._cluster_key, message.request_token, self._incarnation, self._clock.unix_s())
+        self.purges.require_current(claims)
         adapter_of(claims, self._model, self._formats)
         return claims
 

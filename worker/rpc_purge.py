@@ -19,6 +19,7 @@ from stemcache.v1 import cache_pb2
 from stemcache.worker.v1 import worker_pb2
 
 from cache_store.clock import Clock
+from cache_store.errors import UnavailableError
 from cache_store.fence import FenceTable
 from cache_store.fence_document import verify_notice
 from cache_store.index import Incarnation
@@ -26,6 +27,7 @@ from cache_store.request_token import RequestClaims
 from cache_store.scrubs import Dropped
 from worker.engine_thread import EngineThread, ThreadedEngine
 from worker.fences import FenceBook, Fences
+from worker.revoked_keys import RevokedKeys
 
 ACKNOWLEDGE_WITHIN_S = 0.5
 """An answer waits that long for the counts."""
@@ -33,6 +35,10 @@ ACKNOWLEDGE_WITHIN_S = 0.5
 MAX_READ_AGE_S = 8.0
 """What was read longer ago is not relied on. Shorter than the bound of a router's control data, after which a purge is
 said to be complete, by more than it takes to publish one."""
+
+REVOKED_AFTER_S = 5.0
+"""Routers that still do not know of a key that was revoked so long ago are not believed: half of the bound of their
+control data, and many times what they take to hear of it."""
 
 APPLY_TIMEOUT_S = 30.0
 """For the engine to come to published fences, between two steps."""
@@ -59,6 +65,7 @@ class PurgeCalls:
         self._cluster_key = cluster_key
         self._clock = clock
         self._book = FenceBook()
+        self._revoked = RevokedKeys()
         self._read_s = clock.monotonic_s()
 
     def admits(self, claims: RequestClaims) -> bool:
@@ -70,12 +77,23 @@ class PurgeCalls:
         """Of the control data that the published fences are of."""
         return self._book.generation
 
+    def require_current(self, claims: RequestClaims) -> None:
+        """Raises UnavailableError where the request's router has long missed that a key of its tenant was revoked: it
+        cannot know that the caller's key is live."""
+        settled = self._revoked.settled(claims.domain.tenant, self._clock.monotonic_s() - REVOKED_AFTER_S)
+        if claims.num_revoked_keys < settled:
+            raise UnavailableError(
+                "the router's control data are too old to know which keys of the tenant are live; ask another router",
+                1.0,
+            )
+
     def note_read(self) -> None:
         """What is published now has been read, and is in force."""
         self._read_s = self._clock.monotonic_s()
 
     async def take(self, table: FenceTable) -> None:
         """Takes published fences in; returns when the engine has dropped what they purge. Raises TimeoutError."""
+        self._revoked.take(table.revoked_keys, self._clock.monotonic_s())
         fences = self._book.take(table)
         if fences:
             dropped = await self._thread.call(lambda engine: engine.purge(fences), APPLY_TIMEOUT_S)

@@ -198,6 +198,7 @@ class Attempt:
             expires_unix_s=self._signer.expires_unix_s,
             fence_order=known.tenant.fence.order,
             control_generation=known.generation,
+            num_revoked_keys=known.num_revoked_keys,
         )
 
     def _sampling(self) -> worker_pb2.TokenSampling:

@@ -90,5 +90,6 @@ class Questioner:
             expires_unix_s=self._token_expiry_s(worker),
             fence_order=known.tenant.fence.order,
             control_generation=known.generation,
+            num_revoked_keys=known.num_revoked_keys,
         )
         return sign(self._cluster_key, claims)

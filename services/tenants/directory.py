@@ -32,6 +32,8 @@ class KnownTenant:
 
     tenant: Tenant
     generation: int
+    num_revoked_keys: int = 0
+    """Of the tenant."""
 
     def domain(self, partition: str, model: str, kv_format: FormatDigest) -> Domain:
         """What it has cached of a partition and model is in there, and nothing that was purged."""
@@ -42,6 +44,7 @@ class KnownTenant:
 class _View:
     state: ControlState
     live_keys: dict[KeyId, ApiKey]
+    num_revoked_keys: dict[TenantId, int]
 
 
 class TenantDirectory:
@@ -85,7 +88,8 @@ class TenantDirectory:
     def latest(self, tenant: Tenant) -> KnownTenant:
         """The tenant as it is now: its cache may have been purged since a call began. One that was deleted stays as it
         was; whoever gets its domain knows that by the generation."""
-        return KnownTenant(self._view.state.table.tenants.get(tenant.id, tenant), self.generation)
+        now = self._view.state.table.tenants.get(tenant.id, tenant)
+        return KnownTenant(now, self.generation, self._view.num_revoked_keys.get(tenant.id, 0))
 
     @property
     def is_ready(self) -> bool:
@@ -122,7 +126,7 @@ class TenantDirectory:
 
 
 def _view(state: ControlState) -> _View:
-    return _View(state, _live_keys(state.table))
+    return _View(state, _live_keys(state.table), state.table.num_revoked_keys())
 
 
 def _live_keys(table: ControlTable) -> dict[KeyId, ApiKey]:

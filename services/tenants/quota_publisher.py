@@ -123,6 +123,7 @@ class QuotaPublisher:
 
 
 def fences_of(state: ControlState) -> FenceTable:
-    """Up to where the cache of each living tenant was purged."""
+    """Up to where the cache of each living tenant was purged, and how many of its keys were revoked."""
     fences = {tenant.id: tenant.fence for tenant in state.table.tenants.values()}
-    return FenceTable(state.generation, MappingProxyType(fences))
+    revoked = {tenant: count for tenant, count in state.table.num_revoked_keys().items() if tenant in fences}
+    return FenceTable(state.generation, MappingProxyType(fences), MappingProxyType(revoked))

@@ -9,6 +9,7 @@ are in force says `services/tenants/guarantees.py`.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
@@ -47,6 +48,10 @@ class ControlTable:
     def num_live_keys(self, tenant: TenantId) -> int:
         """Keys of a tenant that work."""
         return sum(1 for key in self.keys_of(tenant) if not key.revoked)
+
+    def num_revoked_keys(self) -> dict[TenantId, int]:
+        """Keys that were revoked, of tenants that have any. Joining tables never makes it smaller."""
+        return dict(Counter(key.tenant for key in self.keys.values() if key.revoked))
 
     def fault(self) -> str | None:
         """What is wrong with the table as a whole, or None."""

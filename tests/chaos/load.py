@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 from cache_store.tokens import pack
 from services.client.async_client import AsyncStemcacheClient
@@ -64,9 +65,10 @@ class Stream:
         """Whether it was over."""
         return self.ended_s is not None and self.ended_s <= at_s
 
-    def next_token_s(self, at_s: float) -> float | None:
-        """When a token came after that time; None: none did."""
-        return next((when for when in self.token_times_s if when > at_s), None)
+    def silence_s(self, at_s: float) -> float:
+        """The longest time without a token from then on, until its end or now."""
+        times = [at_s, *(when for when in self.token_times_s if when > at_s), self.ended_s or time.time()]
+        return max(later - earlier for earlier, later in pairwise(times))
 
 
 def digest_oracle(prompt: Prompt, max_tokens: int) -> tuple[int, ...]:

@@ -51,9 +51,8 @@ def losses(cluster: Cluster, worker: str, since_s: float) -> list[tuple[str, flo
 
 
 def longest_silence_s(streams: Iterable[Stream], at_s: float) -> float:
-    """Seconds from `at_s` until the last of these streams had another token; 0 where there is none."""
-    silences = [(stream.next_token_s(at_s) or time.time()) - at_s for stream in streams]
-    return max(silences, default=0.0)
+    """The longest that any of these streams waited for a token from `at_s` on; 0 where there is none."""
+    return max((stream.silence_s(at_s) for stream in streams), default=0.0)
 
 
 def by_id(load: Load, ids: Iterable[str]) -> list[Stream]:

@@ -50,7 +50,7 @@ async def gcs_killed(folder: Path, extent: Extent) -> Outcome:
                 await _away(load, outcome, hit_s)
                 outcome.claim("the same processes run", head.worker_pids() == pids)
                 outcome.recovery_s = longest_silence_s(flowing, hit_s)
-                outcome.recovered_when = "each stream that ran had its next token"
+                outcome.recovered_when = "no stream had waited longer for a token"
                 head.restart_gcs()
                 found = await head.launch({})
                 outcome.claim("back, it knows the workers as they were placed", found == placed)

@@ -62,6 +62,6 @@ async def kill_with_smollm2(folder: Path, extent: Extent) -> Outcome:
         outcome.claim(f"{num_waiting} had no token yet, {len(resumed)} were streaming", True)
         outcome.claim("those that streamed went on and ended well", not any(stream.error for stream in resumed))
         outcome.recovery_s = longest_silence_s(resumed, again_s)
-        outcome.recovered_when = "each that streamed had its next token"
+        outcome.recovered_when = "no stream from it had waited longer for a token"
         outcome.count(load)
     return outcome

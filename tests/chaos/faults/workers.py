@@ -136,7 +136,7 @@ def _count_streaming(cluster: Cluster, load: Load, outcome: Outcome, victim: str
     outcome.in_phase = len(resumed)
     outcome.claim("each of them went on and ended well", resumed and not any(stream.error for stream in resumed))
     outcome.recovery_s = longest_silence_s(resumed, hit_s)
-    outcome.recovered_when = "each of them had its next token"
+    outcome.recovered_when = "no stream from it had waited longer for a token"
     outcome.count(load)
 
 

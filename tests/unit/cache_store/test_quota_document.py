@@ -98,17 +98,19 @@ ONE = bytes(6) + b"\xf0\x3f"
 @pytest.mark.parametrize(
     ("body", "says"),
     [
-        (encode(3, 3), "other fields"),
-        (encode(3, encode(3), b"", b""), "other fields"),
-        (encode(3, b"\xff", b"", b""), "header"),
-        (encode(3, b"", b"\xff", b""), "fences are damaged"),
-        (encode(3, entry(b"x"), b"", b""), "another length"),
-        (encode(3, entry(ONE * 3, "moon", ONE + ONE), b"", b""), "tier"),
-        (encode(3, entry(ONE * 3, "device", b""), b"", b""), "another length"),
-        (encode(3, entry(bytes(24)), b"", b""), "cannot be in force: weight"),
-        (encode(3, entry(ONE * 3, "device"), b"", b""), "other fields"),
+        (encode(4, 4), "other fields"),
+        (encode(4, encode(3), b"", b"", b""), "other fields"),
+        (encode(4, b"\xff", b"", b"", b""), "header"),
+        (encode(4, b"", b"\xff", b"", b""), "fences are damaged"),
+        (encode(4, entry(b"x"), b"", b"", b""), "another length"),
+        (encode(4, entry(ONE * 3, "moon", ONE + ONE), b"", b"", b""), "tier"),
+        (encode(4, entry(ONE * 3, "device", b""), b"", b"", b""), "another length"),
+        (encode(4, entry(bytes(24)), b"", b"", b""), "cannot be in force: weight"),
+        (encode(4, entry(ONE * 3, "device"), b"", b"", b""), "other fields"),
         (
-            encode(3, encode(of("a", ONE * 3, "device", ONE + ONE), of("b", ONE * 3, "device", ONE + ONE)), b"", b""),
+            encode(
+                4, encode(of("a", ONE * 3, "device", ONE + ONE), of("b", ONE * 3, "device", ONE + ONE)), b"", b"", b""
+            ),
             "add up to 200 %",
         ),
     ],
@@ -120,7 +122,7 @@ def test_a_damaged_body_is_refused(body: bytes, says: str) -> None:
 
 def test_another_version_is_refused_by_name() -> None:
     body = encode(1)
-    with pytest.raises(VersionError, match="has version 1, this build speaks version 3"):
+    with pytest.raises(VersionError, match="has version 1, this build speaks version 4"):
         read_published(head_of(body), body, FenceReader())
 
 
@@ -154,8 +156,23 @@ def test_adapters_are_read_back_equal(adapters: list[Adapter]) -> None:
 
 def test_an_adapter_with_other_fields_is_refused() -> None:
     document = quota_document(KEY, "s", SOME, 1.0)
-    body = encode(QUOTA_VERSION, encode(), encode(), encode(encode("a", "b", "c")))
+    body = encode(QUOTA_VERSION, encode(), encode(), encode(encode("a", "b", "c")), encode())
     head = QuotaHead("s", 7, 1.0, digest_of(body))
     assert document.body != body
     with pytest.raises(CorruptDataError, match="an adapter has other fields"):
         read_published(head, body, FenceReader())
+
+
+@given(st.dictionaries(names.map(TenantId), st.integers(1, 1 << 40), max_size=4))
+def test_numbers_of_revoked_keys_are_read_back_equal(counts: dict[TenantId, int]) -> None:
+    table = FenceTable(SOME.generation, revoked_keys=MappingProxyType(counts))
+    document = write_published(KEY, "s", Published(SOME, table), 1.0)
+    read = read_published(read_head(KEY, document.head), document.body, FenceReader())
+    assert read.fences.revoked_keys == counts
+
+
+@pytest.mark.parametrize("revoked", [("acme",), ("acme", "1"), (1, 1)])
+def test_numbers_of_revoked_keys_with_other_fields_are_refused(revoked: tuple[str | int, ...]) -> None:
+    body = encode(QUOTA_VERSION, encode(), encode(), encode(), encode(*revoked))
+    with pytest.raises(CorruptDataError, match="revoked keys have other fields"):
+        read_published(QuotaHead("s", 7, 1.0, digest_of(body)), body, FenceReader())
