@@ -128,7 +128,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     ) -> worker_pb2.LookupPrefixResponse:
         """Says how much of a prompt is cached."""
         async with self._answering(context):
-            claims = self._claims(request)
+            claims = self._callers_claims(request)
             if not self.purges.admits(claims):
                 return worker_pb2.LookupPrefixResponse()
             return await self._prefixes.lookup(request, claims)
@@ -138,7 +138,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     ) -> worker_pb2.PinPrefixResponse:
         """Pins what is cached of a prompt."""
         async with self._answering(context):
-            claims = self._claims(request)
+            claims = self._callers_claims(request)
             self._require_open()
             if not self.purges.admits(claims):
                 return worker_pb2.PinPrefixResponse()
@@ -149,14 +149,14 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     ) -> worker_pb2.UnpinPrefixResponse:
         """Ends a pin."""
         async with self._answering(context):
-            return await self._prefixes.unpin(request, self._claims(request))
+            return await self._prefixes.unpin(request, self._callers_claims(request))
 
     async def ListPins(  # noqa: N802
         self, request: worker_pb2.ListPinsRequest, context: Context
     ) -> worker_pb2.ListPinsResponse:
         """Lists a tenant's pins."""
         async with self._answering(context):
-            return await self._prefixes.list(self._claims(request))
+            return await self._prefixes.list(self._callers_claims(request))
 
     async def FetchBlocks(  # type: ignore[override]  # noqa: N802 - as Execute
         self, request: worker_pb2.FetchBlocksRequest, context: Context
@@ -229,7 +229,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
                     return
 
     def _admit(self, message: worker_pb2.ExecuteRequest) -> EngineRequest:
-        claims = self._claims(message)
+        claims = self._callers_claims(message)
         self._require_open()
         self._next_key += 1
         adapter = adapter_of(claims, self._model, self._formats)
@@ -241,8 +241,13 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         """Checks in the order in which a sender can be believed: its version, its token, then what it says."""
         check_protocol(message)
         claims = verify(self._cluster_key, message.request_token, self._incarnation, self._clock.unix_s())
-        self.purges.require_current(claims)
         adapter_of(claims, self._model, self._formats)
+        return claims
+
+    def _callers_claims(self, message: RoutedMessage) -> RequestClaims:
+        """Those of a call that somebody made with a key; another worker has none."""
+        claims = self._claims(message)
+        self.purges.require_current(claims)
         return claims
 
     def _require_open(self) -> None:
