@@ -296,36 +296,37 @@ class EngineThread(Generic[EngineT_co]):
     def _run(self) -> None:
         failure: BaseException | None = None
         try:
-            self._serve()
+            while self._turn(self._take()):
+                pass
         except BaseException as error:  # the thread's last act is to say why it ends
             failure = error
         self._post(partial(self._end, failure))
 
-    def _serve(self) -> None:
-        while True:
-            report = _Report()
-            commands = self._take()
-            for command in commands:
-                if isinstance(command, _Stop):
-                    report.events = tuple(self._engine.drain_events())
-                    self._send(report)
-                    return
-                self._obey(command, report)
-            if report.settlements:  # their callers wait for what was done, not for the next step
+    def _turn(self, commands: Sequence[_Command]) -> bool:
+        """Obeys, computes one step and reports; False after a stop."""
+        report = _Report()
+        for command in commands:
+            if isinstance(command, _Stop):
                 report.events = tuple(self._engine.drain_events())
                 self._send(report)
-                report = _Report()
-            is_idle = not (commands or self._engine.has_work or self._engine.has_idle_work)
-            if self._engine.has_work:
-                report.outputs.extend(self._engine.step())
-            elif self._engine.has_idle_work:
-                self._engine.step_idle()
-            is_news = (self._tick() or not self._engine.has_work) and self._take_usage()
+                return False
+            self._obey(command, report)
+        if report.settlements:  # their callers wait for what was done, not for the next step
             report.events = tuple(self._engine.drain_events())
-            if not is_idle or is_news or report.events:
-                self._send(report)
-            else:
-                self._post(self._note_alive)
+            self._send(report)
+            report = _Report()
+        is_idle = not (commands or self._engine.has_work or self._engine.has_idle_work)
+        if self._engine.has_work:
+            report.outputs.extend(self._engine.step())
+        elif self._engine.has_idle_work:
+            self._engine.step_idle()
+        is_news = (self._tick() or not self._engine.has_work) and self._take_usage()
+        report.events = tuple(self._engine.drain_events())
+        if not is_idle or is_news or report.events:
+            self._send(report)
+        else:
+            self._post(self._note_alive)
+        return True
 
     def _take(self) -> list[_Command]:
         """All commands that wait; where the engine has nothing to do, sleeps for a while unless there is one."""
