@@ -93,18 +93,18 @@ class Dispatcher:
             except WorkerLostError:
                 self._view.suspect(choice.worker.incarnation)
                 _log_loss(job, choice.worker, carried)
-                self._withdraw(coming)
                 if carried.answer.has_ended:
                     yield attempt.finished()
                     return
             except UnavailableError as error:
-                self._withdraw(coming)
                 is_bound = choice.rule is RouteRule.AFFINITY and not carried.has_begun
                 if is_bound and not await self._is_leaving(choice.worker):
                     raise  # others may have filled it; to go elsewhere would let them decide what hits
                 retry_after_s = max(retry_after_s, error.retry_after_s)
             else:
                 return
+            finally:
+                self._withdraw(coming)  # whatever ended it: what was settled stays
             tried |= {choice.worker.incarnation}
             if carried.has_begun:
                 kv_format = choice.worker.kv_format  # another one could make other tokens
