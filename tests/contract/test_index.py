@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import itertools
+import random
 from collections.abc import AsyncIterator, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -21,6 +22,8 @@ from cache_store.redis_index import RedisIndexReader, RedisIndexWriter
 from cache_store.redis_replica import ReplicaIndexReader
 from cache_store.redis_session import RedisSession
 from services.cluster.redis_roles import RedisRole
+from tests.simulation.store import Store
+from tests.simulation.store_server import StoreSession
 from tests.support.redis_servers import server_named
 
 ACME = DomainTag(b"A" * 16)
@@ -61,11 +64,17 @@ class FollowingReader:
         return first
 
 
-@pytest.fixture(params=["memory", "valkey", "redis", "replica"])
+@pytest.fixture(params=["memory", "valkey", "redis", "replica", "simulated", "simulated replica"])
 async def index(request: pytest.FixtureRequest) -> AsyncIterator[Index]:
     if request.param == "memory":
         memory = MemoryIndex()
         yield Index(memory, memory)
+        return
+    if request.param.startswith("simulated"):
+        session = StoreSession(Store(lambda: round(SystemClock().unix_s() * 1000), random.Random(0)))
+        script = RedisIndexReader(session)
+        followed = FollowingReader(session, script) if request.param.endswith("replica") else script
+        yield Index(followed, RedisIndexWriter(session))
         return
     is_replica = request.param == "replica"
     server = server_named(request, "valkey" if is_replica else request.param)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, replace
 
@@ -22,6 +23,8 @@ from cache_store.registry import (
     WorkerRecord,
 )
 from services.cluster.redis_roles import RedisRole
+from tests.simulation.store import Store
+from tests.simulation.store_server import StoreSession
 from tests.support.redis_servers import server_named
 from tests.support.worker_records import worker_record
 
@@ -39,7 +42,7 @@ class Registry:
     let_leases_run_out: Callable[[], Awaitable[None]]
 
 
-@pytest.fixture(params=["memory", "valkey", "redis"])
+@pytest.fixture(params=["memory", "valkey", "redis", "simulated"])
 async def registry(request: pytest.FixtureRequest) -> AsyncIterator[Registry]:
     if request.param == "memory":
         clock = ManualClock()
@@ -49,6 +52,15 @@ async def registry(request: pytest.FixtureRequest) -> AsyncIterator[Registry]:
             clock.advance(LEASE_S)
 
         yield Registry(memory, lambda: memory, advance)
+        return
+    if request.param == "simulated":
+        ticking = ManualClock()
+        session = StoreSession(Store(lambda: round(ticking.unix_s() * 1000), random.Random(0)))
+
+        async def let_pass() -> None:
+            ticking.advance(LEASE_S)
+
+        yield Registry(RedisRegistryReader(session), lambda: RedisRegistryWriter(session), let_pass)
         return
     server = server_named(request, request.param)
     async with server.session(RedisRole.ROUTER) as reading, server.session(RedisRole.WORKER) as writing:
