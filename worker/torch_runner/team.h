@@ -6,10 +6,13 @@
 #include <omp.h>
 #endif
 #include <sched.h>
+#include <time.h>
 
 // Mirrored nowhere: only its address crosses between our libraries.
 struct Team {
-  static constexpr int kSpins = 2000;  // turns of waiting for other threads before the core is offered to others
+  static constexpr int kSpins = 2000;   // turns of waiting for other threads before the core is offered to others
+  static constexpr int kOffers = 200;   // offers before it is left to them for a while: they keep this core busy
+  static constexpr long kPauseNs = 50'000;
   int size = 1, arrived = 0, generation = 0;
 
   // Returns when all have called it.
@@ -21,8 +24,10 @@ struct Team {
       __atomic_store_n(&generation, now + 1, __ATOMIC_RELEASE);
       return;
     }
+    const timespec pause{0, kPauseNs};
     for (int i = 0; __atomic_load_n(&generation, __ATOMIC_ACQUIRE) == now; i++) {
-      if (i >= kSpins) sched_yield();
+      if (i >= kSpins + kOffers) nanosleep(&pause, nullptr);
+      else if (i >= kSpins) sched_yield();
 #if defined(__x86_64__)
       else __builtin_ia32_pause();
 #endif
