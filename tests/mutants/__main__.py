@@ -20,11 +20,12 @@ from tests.mutants.catalogue import MUTANTS, Mutant
 from tests.mutants.disk import SEALED
 from tests.mutants.lower import TIERS
 from tests.mutants.moves import MOVES
+from tests.mutants.outages import OUTAGES
 from tests.mutants.purges import PURGES
 from tests.mutants.routers import ROUTERS
 from tests.mutants.windows import WINDOW_GROUPS
 
-ALL = (*MUTANTS, *PURGES, *TIERS, *MOVES, *SEALED, *AUDITS, *WINDOW_GROUPS, *ADAPTERS, *ROUTERS)
+ALL = (*MUTANTS, *PURGES, *TIERS, *MOVES, *SEALED, *AUDITS, *WINDOW_GROUPS, *ADAPTERS, *ROUTERS, *OUTAGES)
 ROOT = Path(__file__).parents[2]
 TESTS_FAILED = 1
 """pytest's exit status where tests ran and failed; other non-zero ones mean that nothing was proven."""

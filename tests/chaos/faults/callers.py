@@ -29,7 +29,7 @@ STREAM = "/stemcache.v1.InferenceService/GenerateStream"
 NUM_UNREAD = 60
 MAX_GROWTH_BYTES = 64 << 20
 
-NUM_CANCELS = {Extent.SHORT: 3_000, Extent.WHOLE: 100_000}
+NUM_CANCELS = {Extent.SHORT: 2_000, Extent.WHOLE: 100_000}
 NUM_AT_ONCE = 96
 NUM_PROMPTS = 300
 MAX_TOKENS = 12

@@ -27,7 +27,7 @@ class Fault:
 
 
 FAULTS = (
-    Fault("kill-prefill", "kill -9 of a worker while it computes prompts", workers.kill_in_prefill, in_ci=True),
+    Fault("kill-prefill", "kill -9 of a worker while it computes prompts", workers.kill_in_prefill),
     Fault("kill-decode", "kill -9 of a worker while it answers", workers.kill_in_decode, in_ci=True),
     Fault("stop-return", "SIGSTOP of a worker, and its return", workers.stop_and_return),
     Fault("zombie", "SIGSTOP of a worker, and its return after another took its place", workers.zombie),

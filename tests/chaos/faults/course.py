@@ -26,7 +26,7 @@ class Extent(StrEnum):
     WHOLE = "whole"
 
 
-async def until_flowing(load: Load, num_streams: int, timeout_s: float = 60.0) -> None:
+async def until_flowing(load: Load, num_streams: int, timeout_s: float = 120.0) -> None:
     """Waits until that many streams have tokens at once."""
     deadline_s = time.monotonic() + timeout_s
     while sum(stream.is_streaming(time.time()) for stream in load.streams) < num_streams:

@@ -107,7 +107,7 @@ def course_of(fault: StoreFault) -> Callable[[Path, Extent], Awaitable[Outcome]]
         async with running_cluster(folder, Layout(worker_told={"digest_step_s": 0.08})) as cluster:
             load = cluster.load(SHAPE)
             async with load.running():
-                await until_flowing(load, 35)
+                await until_flowing(load, 32)
                 past = await _make_past(cluster)
                 await asyncio.sleep(4.0 if extent is Extent.WHOLE else 1.0)
                 await _hit(fault, cluster, load, past, outcome)

@@ -56,7 +56,7 @@ async def kill_in_decode(folder: Path, extent: Extent) -> Outcome:
     async with running_cluster(folder, PAIR) as cluster:
         load = cluster.load(DECODING)
         async with load.running():
-            await until_flowing(load, 75)
+            await until_flowing(load, 66)
             victim, hit_s = busiest(cluster, load, time.time()), time.time()
             cluster.workers[victim].send(signal.SIGKILL)
             await _noticed(cluster, outcome, victim, hit_s)
@@ -77,7 +77,7 @@ async def stop_and_return(folder: Path, extent: Extent) -> Outcome:
     async with running_cluster(folder, PAIR) as cluster:
         load = cluster.load(DECODING)
         async with load.running():
-            await until_flowing(load, 75)
+            await until_flowing(load, 66)
             victim, hit_s = busiest(cluster, load, time.time()), time.time()
             cluster.workers[victim].send(signal.SIGSTOP)
             lost = await eventually(lambda: len(losses(cluster, victim, hit_s)) >= 30, 15.0)
@@ -98,7 +98,7 @@ async def zombie(folder: Path, extent: Extent) -> Outcome:
     async with running_cluster(folder, PAIR) as cluster:
         load = cluster.load(DECODING)
         async with load.running():
-            await until_flowing(load, 75)
+            await until_flowing(load, 66)
             victim, hit_s = busiest(cluster, load, time.time()), time.time()
             old = cluster.workers[victim]
             old.send(signal.SIGSTOP)
