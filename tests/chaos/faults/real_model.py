@@ -44,7 +44,7 @@ async def kill_with_smollm2(folder: Path, extent: Extent) -> Outcome:
     prompts, oracle = await asyncio.to_thread(_prompts_and_oracle, model)
     told = {
         "runner": "paged", "model_folder": str(model), "model_name": "smollm2", "cache_dir": str(default_cache_dir()),
-        "digest_step_s": 0.0, "digest_token_s": 0.0, "pool": 2_048,
+        "digest_step_s": 0.0, "digest_token_s": 0.0, "pool": 900,
     }  # fmt: skip
     async with running_cluster(folder, Layout(workers=("w0", "w1"), routers=("r0",), worker_told=told)) as cluster:
         load = cluster.load(SHAPE, oracle, prompts=prompts)
