@@ -116,6 +116,17 @@ class Cluster:
         for router in self.routers.values():
             await until(lambda router=router: self._sees(router, num_workers), timeout_s, "a router sees all workers")
 
+    async def restart(self, worker: str, timeout_s: float = READY_TIMEOUT_S) -> None:
+        """Starts a worker again; returns when every router has seen the new incarnation."""
+        since_s = time.time()
+        await self.workers[worker].start()
+        event = await self.workers[worker].event("chaos.incarnation", since_s, timeout_s)
+
+        async def is_seen() -> bool:
+            return all([event["incarnation"] in await _incarnations(router) for router in self.routers.values()])
+
+        await until(is_seen, timeout_s, f"routers see the new {worker}")
+
     def caller(self, tenant: str, routers: Sequence[str]) -> Caller:
         """A client of these routers, in this order."""
         addresses = ",".join(self.routers[name].address for name in routers)
@@ -201,6 +212,13 @@ class Cluster:
             environment["CHAOS_CLOCK_FILE"] = str(self.clock_file(name))
             module = "tests.chaos.router_main"
         return Child(name, module, self.folder / f"{name}.log", environment, None, seat.prefix)
+
+
+async def _incarnations(router: RouterHandle) -> set[str]:
+    try:
+        return {worker.incarnation for worker in (await router.status()).workers}
+    except grpc.aio.AioRpcError:
+        return set()
 
 
 @asynccontextmanager

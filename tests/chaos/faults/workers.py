@@ -61,8 +61,7 @@ async def kill_in_decode(folder: Path, extent: Extent) -> Outcome:
             cluster.workers[victim].send(signal.SIGKILL)
             await _noticed(cluster, outcome, victim, hit_s)
             if extent is Extent.WHOLE:
-                await cluster.workers[victim].start()
-                await cluster.until_seen(2)
+                await cluster.restart(victim)
                 back_s = time.time()
                 outcome.claim("the worker serves again", await eventually(lambda: _serves(load, victim, back_s), 20.0))
             else:
