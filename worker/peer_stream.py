@@ -47,8 +47,6 @@ class BlockAssembler:
 
     def feed(self, chunk: bytes) -> None:
         """Takes what comes next. Raises CorruptDataError where it is not the next block, or more than was asked for."""
-        if self.is_complete and chunk:
-            raise CorruptDataError("more comes than was asked for")
         self._pending += chunk
         while not self.is_complete:
             name = self._names[len(self.blocks)]

@@ -130,8 +130,6 @@ class PeerAnswers:
         if domain is None or domain.tenant != claims.tenant or not block_bytes:
             return
         believed = self._believed(domain, claims)
-        if not self._admits(believed):
-            return
         tokens = open_question(domain, claims.exchange, message.sealed_prompt)
         names = block_names(domain, tokens, message.first_block, self._block_size)
         if not names or len(tokens) % (self._block_size * TOKEN_BYTES):

@@ -50,6 +50,16 @@ _AUDIT = {
     "mismatches": "Cached blocks that differed and were put out of use: an alarm.",
     "skipped_hits": "Hits that were chosen for a check that could not be made, or not to its end.",
 }
+_PEERS = {
+    "fetched_blocks": "Blocks that came from other workers and were taken in.",
+    "fetched_bytes": "Bytes of blocks that came from other workers and were taken in.",
+    "served_blocks": "Blocks sent to other workers.",
+    "served_bytes": "Bytes of blocks sent to other workers.",
+    "fetches": "Times that blocks were asked for.",
+    "failed_fetches": "Fetches that ended before their time or brought nothing.",
+    "refused_blocks": "Blocks of other workers that were not what was asked for, and were not used.",
+    "declined_fetches": "Times that computing was faster than fetching.",
+}
 _TIER_GAUGES = {
     "used_blocks": "Blocks in the tier.",
     "total_blocks": "Blocks that fit into the tier.",
@@ -180,6 +190,11 @@ def _worker_metrics(workers: tuple[WorkerStatus, ...]) -> Iterator[Metric]:
         counter = CounterMetricFamily(f"stemcache_worker_audit_{name}", text, labels=("worker",))
         for worker in workers:
             counter.add_metric((worker.worker_id,), getattr(worker.audit, name))
+        yield counter
+    for name, text in _PEERS.items():
+        counter = CounterMetricFamily(f"stemcache_worker_peer_{name}", text, labels=("worker",))
+        for worker in workers:
+            counter.add_metric((worker.worker_id,), getattr(worker.peers, name))
         yield counter
 
 

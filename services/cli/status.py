@@ -30,6 +30,7 @@ _PRESSURE = ("WORKER", "LENT BACK", "EVICTED", "STOPPED", "PREEMPTED", "PINS END
 _AUDITS = ("WORKER", "BLOCKS CHECKED", "MISMATCHES", "HITS SKIPPED")
 _USE = ("TENANT", "GUARANTEED", "MAX", "USED", "HELD", "PINNED", "LENT", "EVICTED", "WAITING", "HOST", "DISK")
 _TIERS = ("WORKER", "TIER", "BLOCKS USED", "WRITTEN", "READ BACK", "EVICTED", "NOT WORTH IT", "FAILED", "MS/BLOCK")
+_PEERS = ("WORKER", "BLOCKS TAKEN", "GIVEN", "FETCHES", "FAILED", "NOT WORTH IT", "BLOCKS REFUSED")
 _WINDOWS = ("WORKER", "WINDOW", "SLOTS USED", "CACHED")
 
 
@@ -82,6 +83,8 @@ def _print(status: ClusterStatus) -> None:
                 f"ALARM: {worker.worker_id} has found {worker.audit.mismatches} cached blocks that are not what they "
                 "should be, and put them out of use; its log tells when and whose: check its memory and disk"
             )
+        if worker.draining:
+            print(f"{worker.worker_id} takes no new requests and is about to leave")
         if worker.quota_generation < status.control_generation:
             print(f"{worker.worker_id} has the quotas of generation {worker.quota_generation} so far")
     print_table(_HEADINGS, [_row(each) for each in status.workers])
@@ -89,6 +92,9 @@ def _print(status: ClusterStatus) -> None:
     print_table(_PRESSURE, [(each.worker_id, *_pressure_cells(each.pressure)) for each in status.workers])
     print("\naudits of what is cached, since each worker's start:")
     print_table(_AUDITS, [(each.worker_id, *_audit_cells(each.audit)) for each in status.workers])
+    if any(each.peers.fetches or each.peers.served_blocks or each.peers.declined_fetches for each in status.workers):
+        print("\nblocks taken from other workers and given to them, since each worker's start:")
+        print_table(_PEERS, [_peer_row(each) for each in status.workers])
     tiers = [_tier_row(worker.worker_id, tier) for worker in status.workers for tier in worker.tiers]
     if tiers:
         print("\ntiers below the device:")
@@ -136,6 +142,12 @@ def _tier_row(worker_id: str, tier: TierStatus) -> tuple[str, ...]:
     counts = (tier.stored_blocks, tier.loaded_blocks, tier.evicted_blocks, tier.dropped_blocks, tier.failed_blocks)
     speed = f"{tier.load_block_s * 1000:.2f}" if tier.load_block_s else "-"
     return (worker_id, tier.tier, blocks, *map(str, counts), speed)
+
+
+def _peer_row(worker: WorkerStatus) -> tuple[str, ...]:
+    peers = worker.peers
+    moved = (peers.fetched_blocks, peers.served_blocks, peers.fetches, peers.failed_fetches)
+    return (worker.worker_id, *map(str, (*moved, peers.declined_fetches, peers.refused_blocks)))
 
 
 def _window_row(worker_id: str, window: WindowStatus) -> tuple[str, ...]:

@@ -108,6 +108,26 @@ async def test_hits_stay_when_a_worker_leaves(urls: RoleUrls, tmp_path: Path) ->
         assert f"worker-{leaving}" not in served
 
 
+@pytest.mark.nightly
+async def test_hits_stay_for_a_minute_after_a_worker_has_left(urls: RoleUrls, tmp_path: Path) -> None:
+    """Turns come one after the other, as people write them."""
+    async with running_cluster(urls, tmp_path, [SLOW] * 4) as cluster:
+        chats = Chats(cluster, 24)
+        for _ in range(3):
+            reused, possible = await chats.round()
+            await asyncio.sleep(0.5)
+        before = reused / possible
+        held = [host.thread.load.used_blocks for host in cluster.workers]
+        await drain(cluster, f"worker-{held.index(max(held))}")
+        until_s = time.monotonic() + 60.0
+        reused = possible = number = 0
+        while time.monotonic() < until_s:
+            hit, most = await chats.turn(number % 24)
+            reused, possible, number = reused + hit, possible + most, number + 1
+            await asyncio.sleep(0.25)
+        assert reused / possible >= HIT_RATE_KEPT * before, f"{reused / possible:.3f} after {before:.3f}"
+
+
 async def test_what_runs_ends_before_the_worker_leaves(urls: RoleUrls, tmp_path: Path) -> None:
     async with running_cluster(urls, tmp_path, [{**SLOW, "digest_step_s": 0.02}] * 2) as cluster:
         prompt = list(range(100, 180))

@@ -23,7 +23,7 @@ from cache_store.peer_token import verify_peer
 from cache_store.registry import PROTOCOL_VERSION
 from cache_store.tokens import pack, unpack
 from cache_store.usage import CachedTokens, PeerCounts
-from tests.support.fences import fenced_domain, make_fence
+from tests.support.fences import fenced_domain, make_fence, make_table
 from tests.support.memory_stores import MemoryStores
 from tests.support.peer_calls import BLOCK_SIZE, Asker, chunk, hostile_peer, opening, until
 from tests.support.worker_host import (
@@ -36,7 +36,7 @@ from tests.support.worker_host import (
     digest_domain,
     running_workers,
 )
-from worker import rpc_peers
+from worker import rpc_peers, rpc_purge
 from worker.digest_rule import expected_output
 from worker.digest_runner import digest_model
 from worker.host import WorkerHost
@@ -211,6 +211,19 @@ async def test_purged_epochs_are_refused(nodes: list[Node]) -> None:
     assert await holder.asker.blocks(old, PROMPT) == []
     assert (await asker.run(old, peer=holder.hint()))[0] == CachedTokens()
     assert (await asker.run(new, peer=third.hint()))[0] == CachedTokens()
+
+
+async def test_who_may_have_missed_a_purge_gives_nothing(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    """It has read what is published for the last time too long ago."""
+    holder = nodes[0]
+    domain = fenced_domain(make_fence("acme", 0), kv_format=DIGEST_FORMAT)
+    await holder.run(domain)
+    purges = holder.host._servicer.purges
+    await purges.take(make_table(5, make_fence("acme", 0)))
+    purges.note_read()
+    assert len(await holder.asker.blocks(domain, PROMPT)) == NUM_BLOCKS
+    monkeypatch.setattr(rpc_purge, "MAX_READ_AGE_S", -1.0)
+    assert await holder.asker.blocks(domain, PROMPT) == []
 
 
 async def test_who_has_heard_of_a_purge_fetches_nothing_of_it(nodes: list[Node]) -> None:

@@ -21,11 +21,12 @@ from tests.mutants.disk import SEALED
 from tests.mutants.lower import TIERS
 from tests.mutants.moves import MOVES
 from tests.mutants.outages import OUTAGES
+from tests.mutants.peers import PEERS
 from tests.mutants.purges import PURGES
 from tests.mutants.routers import ROUTERS
 from tests.mutants.windows import WINDOW_GROUPS
 
-ALL = (*MUTANTS, *PURGES, *TIERS, *MOVES, *SEALED, *AUDITS, *WINDOW_GROUPS, *ADAPTERS, *ROUTERS, *OUTAGES)
+ALL = (*MUTANTS, *PURGES, *TIERS, *MOVES, *SEALED, *AUDITS, *WINDOW_GROUPS, *ADAPTERS, *ROUTERS, *OUTAGES, *PEERS)
 ROOT = Path(__file__).parents[2]
 TESTS_FAILED = 1
 """pytest's exit status where tests ran and failed; other non-zero ones mean that nothing was proven."""

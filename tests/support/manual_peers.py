@@ -43,10 +43,11 @@ class ManualPeers:
 
     def __init__(self, name: str) -> None:
         self.incarnation = Incarnation(name)
-        self.others: dict[Incarnation, PeeredBench] = {}
+        self.others: dict[Incarnation, Any] = {}
+        """What has an engine and its runner."""
         self.pending: dict[FetchId, FetchOrder] = {}
         self.cancelled: list[FetchId] = []
-        self.bench: PeeredBench | None = None
+        self.bench: Any = None
 
     def order(self, order: FetchOrder) -> None:
         self.pending[order.id] = order
@@ -108,7 +109,12 @@ class PeeredBench(Bench):
 
     def hint(self, num_blocks: int) -> PeerHint:
         """A router's word that this one has so many blocks of a prompt."""
-        return PeerHint("nowhere:1", self.peers.incarnation, num_blocks, (0, Epoch(""), 0), 0)
+        return hint_of(self.peers, num_blocks)
+
+
+def hint_of(peers: ManualPeers, num_blocks: int) -> PeerHint:
+    """A router's word that the engine of these peers has so many blocks of a prompt."""
+    return PeerHint("nowhere:1", peers.incarnation, num_blocks, (0, Epoch(""), 0), 0)
 
 
 def link(*benches: PeeredBench) -> None:

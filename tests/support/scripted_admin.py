@@ -40,6 +40,7 @@ class ScriptedAdmin(rpc.TenantAdminServiceServicer, rpc.ClusterServiceServicer, 
         self.loads: list[pb.LoadAdapterRequest] = []
         self.adapters: list[pb.Adapter] = []
         """What is loaded; the first is what loading answers."""
+        self.drains: list[pb.DrainWorkerRequest] = []
         self.status = pb.GetStatusResponse(version="9.9", control_generation=3)
 
     def _enter(self, context: grpc.ServicerContext) -> None:
@@ -119,6 +120,13 @@ class ScriptedAdmin(rpc.TenantAdminServiceServicer, rpc.ClusterServiceServicer, 
 
     def GetStatus(self, request: pb.GetStatusRequest, context: grpc.ServicerContext) -> pb.GetStatusResponse:
         return self.status
+
+    def DrainWorker(self, request: pb.DrainWorkerRequest, context: grpc.ServicerContext) -> pb.DrainWorkerResponse:
+        self._enter(context)
+        if request.worker_id != "worker-0":
+            context.abort(grpc.StatusCode.NOT_FOUND, f"no worker {request.worker_id!r} serves now")
+        self.drains.append(request)
+        return pb.DrainWorkerResponse(moved_blocks=90, cached_blocks=100, handed_over_requests=2)
 
     def GetRequestRecord(
         self, request: pb.GetRequestRecordRequest, context: grpc.ServicerContext

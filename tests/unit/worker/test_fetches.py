@@ -18,6 +18,7 @@ from tests.support.manual_transfers import Fate, ManualMaker, always
 from tests.support.quotas import make_table
 from worker import fetches
 from worker.digest_runner import Durations
+from worker.engine_config import EngineConfig
 from worker.requests import CacheMode, RequestKey
 
 PROMPT = range(100, 141)
@@ -353,6 +354,20 @@ def test_strict_tenants_fetch_nothing() -> None:
     asker.engine.set_quotas(make_table(acme=TierShare(0.5, 0.5)))
     asker.assert_exact(ask(asker, holder))
     assert not asker.engine.exchange.counts.fetches
+
+
+def test_where_blocks_have_no_slots_of_their_own_nothing_is_given_or_taken() -> None:
+    """In groups of sliding layers that are short of slots."""
+    holder, asker = benches(window=8, num_slots=(64, 40), config=EngineConfig(num_max_sequences=2, num_step_tokens=16))
+    assert holder.engine.exchange.block_bytes == 0
+    asker.assert_exact(ask(asker, holder))
+    assert not asker.engine.exchange.counts.fetches
+    whole_holder, whole_asker = benches(window=8)
+    key = ask(whole_asker, whole_holder)
+    whole_asker.peers.end_all()
+    whole_asker.run_until_idle()
+    whole_asker.assert_exact(key)
+    assert whole_asker.engine.exchange.counts.fetched_blocks == 10
 
 
 def test_what_computes_faster_is_not_fetched() -> None:

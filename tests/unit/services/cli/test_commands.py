@@ -287,6 +287,33 @@ class TestAdmin:
         assert main(["status", *self.at]) == ExitCode.OK
         assert "ALARM: worker-0 has found 2 cached blocks that are not what they should be" in capsys.readouterr().out
 
+    def test_status_tells_of_blocks_between_workers_and_who_leaves(self, capsys: Capture) -> None:
+        worker = self.admin.status.workers.add(worker_id="worker-0", quota_generation=3)
+        assert main(["status", *self.at]) == ExitCode.OK
+        out = capsys.readouterr().out
+        assert "other workers" not in out
+        assert "about to leave" not in out
+        worker.draining = True
+        worker.peers.CopyFrom(
+            admin_pb2.PeerTraffic(
+                fetched_blocks=7, served_blocks=8, fetches=5, failed_fetches=2, declined_fetches=3, refused_blocks=1
+            )
+        )
+        assert main(["status", *self.at]) == ExitCode.OK
+        out = capsys.readouterr().out
+        assert ["worker-0", "7", "8", "5", "2", "3", "1"] in [line.split() for line in out.splitlines()]
+        assert "worker-0 takes no new requests and is about to leave" in out
+
+    def test_drain_tells_what_came_of_it(self, capsys: Capture) -> None:
+        assert main(["drain", "worker-0", "--grace", "5s", *self.at]) == ExitCode.OK
+        out = capsys.readouterr().out
+        assert "worker-0 has left: others took 90 blocks, 100 were cached; 2 requests go on elsewhere" in out
+        assert self.admin.drains[0].grace_duration.seconds == 5
+        assert main(["drain", "worker-0", "--json", *self.at]) == ExitCode.OK
+        assert json.loads(capsys.readouterr().out)["moved_blocks"] == 90
+        assert main(["drain", "worker-9", *self.at]) == ExitCode.REFUSED
+        assert "no worker 'worker-9'" in capsys.readouterr().err
+
     def test_status_tells_a_degraded_or_empty_system_by_its_exit_status(self, capsys: Capture) -> None:
         assert main(["status", *self.at]) == ExitCode.UNAVAILABLE
         assert "no worker is ready" in capsys.readouterr().out
