@@ -40,6 +40,7 @@ from services.cluster.tier_room import (
     check_combination,
     check_disk_room,
     check_host_room,
+    check_pool_room,
 )
 from services.cluster.up_state import STATE_VERSION, UpState, remove_state, write_state
 from services.cluster.worker_part import WorkerPart, WorkerSpec
@@ -239,6 +240,13 @@ def _check_options(options: LaunchOptions) -> None:
         )
     if options.runner is RunnerKind.DIGEST and options.model:
         raise PreconditionError("the digest runner has no model; leave out --model")
+    if options.numerics is Numerics.DETERMINISTIC:
+        if options.attention_backend is AttentionKind.GATHER:
+            raise PreconditionError("plain torch attends in no fixed order; leave --attention-backend out")
+        if options.adapters:
+            raise PreconditionError(
+                "adapters are not computed in a fixed order; leave out --adapter or --deterministic"
+            )
     check_combination(options.tiers)
     check_adapters(options.adapters)
 
@@ -297,6 +305,8 @@ def _check_tiers(options: LaunchOptions, model: _Model) -> None:
     tiers = options.tiers
     if options.ray_address:  # the memory and disks of other machines are not known here
         return
+    if options.kv_bytes is not None and options.device is not Device.CUDA:
+        check_pool_room(options.kv_bytes, options.num_workers, model.weights_bytes, available_bytes())
     if tiers.host_bytes is not None:
         kv_bytes = options.kv_bytes or POOL_FLOOR_BYTES
         check_host_room(tiers.host_bytes, options.num_workers, model.weights_bytes, kv_bytes, available_bytes())

@@ -76,8 +76,14 @@ def _run(arguments: Sequence[str], environ: Mapping[str, str], progress: Callabl
             last = line.strip() or last
             progress(last)
         output = process.stdout.read().strip()
-        if process.wait():
-            raise PreconditionError(last or f"{arguments[1]} ended with exit status {process.returncode}")
+        status = process.wait()
+        if status < 0:
+            during = f" while {last}" if last else ""
+            raise PreconditionError(
+                f"{arguments[1]} was ended by signal {-status}{during}; is there too little memory?"
+            )
+        if status:
+            raise PreconditionError(last or f"{arguments[1]} ended with exit status {status}")
     return output
 
 

@@ -45,6 +45,18 @@ def check_host_room(host_bytes: int, num_workers: int, weights_bytes: int, kv_by
         )
 
 
+def check_pool_room(kv_bytes: int, num_workers: int, weights_bytes: int, available: int) -> None:
+    """Raises PreconditionError where the memory of the workers' pools, of `kv_bytes` each, is not free."""
+    needed = BASE_BYTES + num_workers * (PROCESS_BYTES + weights_bytes + kv_bytes)
+    if needed > available:
+        room = (available - needed) // num_workers + kv_bytes
+        fits = f"--kv-mib {room // MIB} would fit" if room >= MIB else "take fewer workers: --workers"
+        raise PreconditionError(
+            f"too little memory for --kv-mib {kv_bytes // MIB}: {num_workers} workers need about {needed // MIB} MiB with "
+            f"everything else, {available // MIB} MiB are free; {fits}"
+        )
+
+
 def check_disk_room(disk_bytes: int, num_workers: int, folder: Path) -> None:
     """Raises PreconditionError where `folder` cannot be made or used, or the blocks of all workers would not fit."""
     existing = next(path for path in (folder, *folder.parents) if path.exists())

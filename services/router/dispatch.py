@@ -119,7 +119,7 @@ class Dispatcher:
             return None
         domain = job.plan.domains[choice.worker.kv_format]
         delay_s = choice.terms[0].queue_s + choice.terms[0].prefill_s
-        return self._speculations.add(domain.tag, choice.worker.incarnation, digests, delay_s)
+        return self._speculations.add(domain.tenant, domain.tag, choice.worker.incarnation, digests, delay_s)
 
     def _withdraw(self, coming: Speculation | None) -> None:
         if coming is not None:

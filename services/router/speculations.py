@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 
 from cache_store.clock import Clock
 from cache_store.digest import DIGEST_BYTES
-from cache_store.domain import DomainTag
+from cache_store.domain import DomainTag, TenantId
 from cache_store.index import Incarnation
 from cache_store.index_replica import leading
 
@@ -23,7 +23,7 @@ SETTLED_S = 1.0
 """How long an entry counts after the first token: by then the index knows more."""
 
 MAX_BLOCKS = 262_144
-"""Over all entries; beyond it those that expire first go."""
+"""Over all entries; beyond it the oldest one of the tenant that has most goes."""
 
 _Place = tuple[DomainTag, Incarnation]
 
@@ -34,8 +34,20 @@ class Speculation:
 
     expires_s: float
     number: int
+    tenant: TenantId = field(compare=False)
     place: _Place = field(compare=False)
     digests: tuple[bytes, ...] = field(compare=False, repr=False)
+
+
+class _Share:
+    """What one tenant has on its way."""
+
+    __slots__ = ("entries", "num_blocks")
+
+    def __init__(self) -> None:
+        self.num_blocks = 0
+        self.entries: dict[int, Speculation] = {}
+        """By number, oldest first."""
 
 
 class Speculations:
@@ -50,21 +62,25 @@ class Speculations:
         """By expiry; those that were withdrawn stay until it."""
         self._newest: dict[_Place, dict[bytes, Speculation]] = defaultdict(dict)
         """Per digest the entry that expires last."""
+        self._shares: dict[TenantId, _Share] = {}
+        """Of tenants that have entries."""
         self._num_blocks = 0
         self._next = 0
 
-    def add(self, domain_tag: DomainTag, incarnation: Incarnation, digests: bytes, delay_s: float) -> Speculation:
+    def add(
+        self, tenant: TenantId, domain_tag: DomainTag, incarnation: Incarnation, digests: bytes, delay_s: float
+    ) -> Speculation:
         """A prompt with the block chain `digests` (packed) is sent; it should be computed in `delay_s`."""
         self._expire()
         parts = tuple(digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES))
-        return self._add((domain_tag, incarnation), parts, self._clock.monotonic_s() + delay_s + LIFETIME_S)
+        return self._add(tenant, (domain_tag, incarnation), parts, self._clock.monotonic_s() + delay_s + LIFETIME_S)
 
     def settle(self, entry: Speculation) -> None:
         """The worker has computed the prompt: from here on the index tells what becomes of its blocks."""
         left_s = self._clock.monotonic_s() + SETTLED_S - entry.expires_s
         if left_s < 0 and entry.number in self._live:
             self._forget(entry)
-            self._add(entry.place, entry.digests, entry.expires_s + left_s)
+            self._add(entry.tenant, entry.place, entry.digests, entry.expires_s + left_s)
 
     def withdraw(self, entry: Speculation) -> None:
         """The worker did not take it. What other entries say of the same blocks may go too: it costs a miss."""
@@ -81,6 +97,9 @@ class Speculations:
         """Raises AssertionError where the books do not agree."""
         assert self._num_blocks == sum(len(entry.digests) for entry in self._live.values()) <= self._max_blocks
         assert {entry.number for entry in self._heap} >= self._live.keys()
+        assert sorted(number for share in self._shares.values() for number in share.entries) == sorted(self._live)
+        for share in self._shares.values():
+            assert share.num_blocks == sum(len(entry.digests) for entry in share.entries.values())
         for place, newest in self._newest.items():
             assert newest, "a place without entries is kept"
             for digest, entry in newest.items():
@@ -88,10 +107,13 @@ class Speculations:
                 assert entry.place == place
                 assert digest in entry.digests
 
-    def _add(self, place: _Place, digests: tuple[bytes, ...], expires_s: float) -> Speculation:
-        entry = Speculation(expires_s, self._next, place, digests)
+    def _add(self, tenant: TenantId, place: _Place, digests: tuple[bytes, ...], expires_s: float) -> Speculation:
+        entry = Speculation(expires_s, self._next, tenant, place, digests)
         self._next += 1
         self._num_blocks += len(digests)
+        share = self._shares.setdefault(tenant, _Share())
+        share.num_blocks += len(digests)
+        share.entries[entry.number] = entry
         self._live[entry.number] = entry
         heappush(self._heap, entry)
         for digest in digests:
@@ -100,7 +122,8 @@ class Speculations:
             if there is None or there < entry:
                 newest[digest] = entry
         while self._num_blocks > self._max_blocks:
-            self._pop()
+            most = max(self._shares.values(), key=lambda each: each.num_blocks)
+            self._forget(next(iter(most.entries.values())))
         return entry
 
     def _expire(self) -> None:
@@ -116,6 +139,11 @@ class Speculations:
     def _forget(self, entry: Speculation) -> None:
         del self._live[entry.number]
         self._num_blocks -= len(entry.digests)
+        share = self._shares[entry.tenant]
+        share.num_blocks -= len(entry.digests)
+        del share.entries[entry.number]
+        if not share.entries:
+            del self._shares[entry.tenant]
         newest = self._newest.get(entry.place, {})
         for digest in entry.digests:
             if newest.get(digest) is entry:

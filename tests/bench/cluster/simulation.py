@@ -132,7 +132,8 @@ class Cluster:
         term = choice.terms[0]
         worker = self._workers[choice.worker.incarnation]
         assignment = self._assignments.add(worker.incarnation, tokens - term.matched_tokens)
-        coming = self._speculations.add(self._tag, worker.incarnation, digests, term.queue_s + term.prefill_s)
+        delay_s = term.queue_s + term.prefill_s
+        coming = self._speculations.add(self._domain.tenant, self._tag, worker.incarnation, digests, delay_s)
         self._sent[number] = _Sent(self._clock.now_s, request.prompt_tokens, assignment, coming)
         worker.submit(number, self._domain, request)
         self._wake(worker)

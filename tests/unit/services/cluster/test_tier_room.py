@@ -15,6 +15,7 @@ from services.cluster.tier_room import (
     check_combination,
     check_disk_room,
     check_host_room,
+    check_pool_room,
 )
 
 EVERYTHING_ELSE = BASE_BYTES + 2 * (PROCESS_BYTES + 500 * MIB + 64 * MIB)
@@ -61,3 +62,11 @@ def test_a_disk_is_asked_where_the_blocks_will_lie(tmp_path: Path) -> None:
     check_disk_room(free // 4, 2, tmp_path / "not" / "yet" / "there")
     with pytest.raises(PreconditionError, match=r"--disk-cache: 2 workers .* another place: --disk-folder"):
         check_disk_room(free, 2, tmp_path / "not" / "yet" / "there")
+
+
+def test_a_pool_that_was_asked_for_must_fit_beside_everything_else() -> None:
+    check_pool_room(64 * MIB, 2, 500 * MIB, EVERYTHING_ELSE)
+    with pytest.raises(PreconditionError, match=r"too little memory for --kv-mib 64: .* --kv-mib 63 would fit"):
+        check_pool_room(64 * MIB, 2, 500 * MIB, EVERYTHING_ELSE - 1)
+    with pytest.raises(PreconditionError, match=r"take fewer workers"):
+        check_pool_room(64 * MIB, 2, 500 * MIB, BASE_BYTES)

@@ -155,7 +155,7 @@ async def test_a_prompt_that_is_on_its_way_to_a_worker_counts_for_its_own_domain
     await bench.workers(record, worker_record("b"))
     first = await bench.planner.plan(ACME, spec(partition="p"))
     domain, digests = first.domains[record.kv_format], first.chains[record.kv_format]
-    bench.speculations.add(domain.tag, record.incarnation, digests[:32], 0.0)
+    bench.speculations.add(domain.tenant, domain.tag, record.incarnation, digests[:32], 0.0)
     second = await bench.planner.plan(ACME, spec(partition="p"))
     assert second.matched_tokens == {"a": 32, "b": 0}
     other = await bench.planner.plan(ACME, spec(partition="q"))

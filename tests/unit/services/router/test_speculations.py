@@ -6,11 +6,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cache_store.clock import ManualClock
-from cache_store.domain import DomainTag
+from cache_store.domain import DomainTag, TenantId
 from cache_store.index import Incarnation
 from services.router.speculations import LIFETIME_S, SETTLED_S, Speculation, Speculations
 
 TAG, OTHER = DomainTag(b"a" * 16), DomainTag(b"b" * 16)
+ACME, GLOBEX = TenantId("acme"), TenantId("globex")
 ONE, TWO = Incarnation("1" * 32), Incarnation("2" * 32)
 
 
@@ -21,7 +22,7 @@ def chain(*numbers: int) -> bytes:
 
 def test_leading_blocks_count_for_their_domain_and_worker_only() -> None:
     speculations = Speculations(ManualClock())
-    speculations.add(TAG, ONE, chain(1, 2, 3), 0.0)
+    speculations.add(ACME, TAG, ONE, chain(1, 2, 3), 0.0)
     assert speculations.leading(TAG, ONE, chain(1, 2, 3, 4)) == 3
     assert speculations.leading(TAG, ONE, chain(1, 2, 9)) == 2
     assert speculations.leading(TAG, ONE, chain(9, 2)) == 0
@@ -33,8 +34,8 @@ def test_leading_blocks_count_for_their_domain_and_worker_only() -> None:
 def test_an_entry_ends_some_time_after_the_worker_should_have_computed_it() -> None:
     clock = ManualClock()
     speculations = Speculations(clock)
-    speculations.add(TAG, ONE, chain(1, 2), 5.0)
-    speculations.add(TAG, ONE, chain(1), 7.0)
+    speculations.add(ACME, TAG, ONE, chain(1, 2), 5.0)
+    speculations.add(ACME, TAG, ONE, chain(1), 7.0)
     clock.advance(5.0 + LIFETIME_S - 0.01)
     assert speculations.leading(TAG, ONE, chain(1, 2)) == 2
     clock.advance(0.02)
@@ -47,8 +48,8 @@ def test_an_entry_ends_some_time_after_the_worker_should_have_computed_it() -> N
 def test_after_the_first_token_an_entry_counts_for_a_moment_only() -> None:
     clock = ManualClock()
     speculations = Speculations(clock)
-    first = speculations.add(TAG, ONE, chain(1, 2), 5.0)
-    speculations.add(TAG, ONE, chain(1), 5.0)
+    first = speculations.add(ACME, TAG, ONE, chain(1, 2), 5.0)
+    speculations.add(ACME, TAG, ONE, chain(1), 5.0)
     speculations.settle(first)
     speculations.settle(first)
     assert speculations.leading(TAG, ONE, chain(1, 2)) == 2
@@ -59,7 +60,7 @@ def test_after_the_first_token_an_entry_counts_for_a_moment_only() -> None:
 
 def test_what_a_worker_did_not_take_is_withdrawn() -> None:
     speculations = Speculations(ManualClock())
-    entry = speculations.add(TAG, ONE, chain(1, 2), 0.0)
+    entry = speculations.add(ACME, TAG, ONE, chain(1, 2), 0.0)
     speculations.withdraw(entry)
     speculations.withdraw(entry)
     assert speculations.leading(TAG, ONE, chain(1, 2)) == 0
@@ -69,10 +70,21 @@ def test_what_a_worker_did_not_take_is_withdrawn() -> None:
 def test_they_are_bounded() -> None:
     speculations = Speculations(ManualClock(), max_blocks=5)
     for number in range(10):
-        speculations.add(TAG, ONE, chain(number, 1), 0.0)
+        speculations.add(ACME, TAG, ONE, chain(number, 1), 0.0)
         speculations.check_invariants()
     assert speculations.leading(TAG, ONE, chain(9, 1)) == 2
     assert speculations.leading(TAG, ONE, chain(0, 1)) == 0
+
+
+def test_who_has_most_makes_room_for_others() -> None:
+    speculations = Speculations(ManualClock(), max_blocks=10)
+    speculations.add(ACME, TAG, ONE, chain(1, 2, 3), 0.0)
+    for number in range(10):
+        speculations.add(GLOBEX, OTHER, ONE, chain(number, 1), 0.0)
+        speculations.check_invariants()
+    assert speculations.leading(TAG, ONE, chain(1, 2, 3)) == 3
+    assert speculations.leading(OTHER, ONE, chain(9, 1)) == 2
+    assert speculations.leading(OTHER, ONE, chain(0, 1)) == 0
 
 
 @given(st.data())
@@ -85,7 +97,8 @@ def test_the_books_agree_whatever_comes(data: st.DataObject) -> None:
         match data.draw(st.sampled_from(["add", "settle", "withdraw", "wait"])):
             case "add":
                 place = (data.draw(st.sampled_from([TAG, OTHER])), data.draw(st.sampled_from([ONE, TWO])))
-                added.append(speculations.add(*place, data.draw(chains), data.draw(st.floats(0, 20))))
+                tenant = ACME if place[0] == TAG else GLOBEX
+                added.append(speculations.add(tenant, *place, data.draw(chains), data.draw(st.floats(0, 20))))
             case "settle" if added:
                 speculations.settle(data.draw(st.sampled_from(added)))
             case "withdraw" if added:
