@@ -52,8 +52,8 @@ def check_pool_room(kv_bytes: int, num_workers: int, weights_bytes: int, availab
         room = (available - needed) // num_workers + kv_bytes
         fits = f"--kv-mib {room // MIB} would fit" if room >= MIB else "take fewer workers: --workers"
         raise PreconditionError(
-            f"too little memory for --kv-mib {kv_bytes // MIB}: {num_workers} workers need about {needed // MIB} MiB with "
-            f"everything else, {available // MIB} MiB are free; {fits}"
+            f"too little memory for --kv-mib {kv_bytes // MIB}: {num_workers} workers need about {needed // MIB} MiB "
+            f"with everything else, {available // MIB} MiB are free; {fits}"
         )
 
 
