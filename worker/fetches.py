@@ -94,12 +94,6 @@ class Fetches:
         self._last = 0
         self.counts = NO_PEERS
 
-    @property
-    def num_running(self) -> int:
-        """On their way, or about to be copied."""
-        self._landing = [each for each in self._landing if each.state.end_s is None]
-        return len(self._running) + len(self._landing)
-
     def begin(self, sequence: Sequence) -> bool:
         """Lets a sequence that could start wait for blocks of another worker. False, and nothing has changed, else."""
         domain, hint = sequence.owner.domain, sequence.owner.request.peer
@@ -154,6 +148,7 @@ class Fetches:
         self._landing.append(fetch)
         if not self._land(Landing(order.domain, tokens, order.first_block, blocks, fetch.state)):
             fetch.state.end(0, self._clock.monotonic_s())
+            self._landing.remove(fetch)
 
     def drop(self, state: SwapIn) -> None:
         """A sequence does not wait for it any more."""
@@ -182,6 +177,7 @@ class Fetches:
         """Raises AssertionError where the books do not agree."""
         assert len(self._running) <= MAX_FETCHES, "too many fetches at once"
         assert sum(each.num_bytes for each in self._all()) <= max(MAX_BYTES, self._block_bytes)
+        assert all(each.state.end_s is None for each in self._landing), "what has landed is remembered"
         for identifier, fetch in self._running.items():
             assert fetch.order.id == identifier
             assert fetch.state.end_s is None, "a fetch that has ended runs"
@@ -192,7 +188,7 @@ class Fetches:
         return self._block_bytes > 0 and not self._pool.windows
 
     def _all(self) -> list[_Fetch]:
-        return [*self._running.values(), *(each for each in self._landing if each.state.end_s is None)]
+        return [*self._running.values(), *self._landing]
 
     def _shared(self, sequence: Sequence, num_here: int) -> _Fetch | None:
         """A fetch on its way that brings more of the sequence's prompt than is here."""
@@ -272,7 +268,8 @@ class Fetches:
         )
 
     def note_landed(self, num_blocks: int) -> None:
-        """So many of what came are on the device."""
+        """All that came together has been copied or not, and its state has ended; so many blocks are on the device."""
+        self._landing = [each for each in self._landing if each.state.end_s is None]
         self.counts = replace(
             self.counts,
             fetched_blocks=self.counts.fetched_blocks + num_blocks,
