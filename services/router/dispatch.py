@@ -25,7 +25,7 @@ from services.router.carried import Carried, DivergedError
 from services.router.detokenizer import PROMPT_TAIL_TOKENS
 from services.router.generation import CacheMode, GenerationEvent, Started
 from services.router.messages import timestamp
-from services.router.peer_hints import find_peer
+from services.router.peer_hints import find_peer, others_have_more
 from services.router.records import Routed
 from services.router.registry_view import RegistryView
 from services.router.routing import RouteChoice, RouteRequest, RouteRule, choose
@@ -176,7 +176,8 @@ class Dispatcher:
 
     def _peer(self, job: Job, choice: RouteChoice, tried: frozenset[Incarnation]) -> worker_pb2.PeerHint | None:
         """Another worker that has more of the prompt."""
-        if job.plan.cache_mode is not CacheMode.READ_WRITE:
+        is_reader = job.plan.cache_mode is CacheMode.READ_WRITE
+        if not is_reader or not others_have_more(choice, job.plan.matched_tokens):
             return None
         peer = find_peer(choice, self._view.snapshot(), job.plan.matched_tokens, tried)
         if peer is None:

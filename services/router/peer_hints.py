@@ -27,6 +27,11 @@ class PeerHint:
     """Leading ones of the prompt."""
 
 
+def others_have_more(choice: RouteChoice, matched_tokens: Mapping[Incarnation, int]) -> bool:
+    """Whether it is worth looking for one: mostly the chosen worker has most."""
+    return max(matched_tokens.values(), default=0) >= _least(choice, matched_tokens)
+
+
 def find_peer(
     choice: RouteChoice,
     views: Sequence[WorkerView],
@@ -37,7 +42,7 @@ def find_peer(
     if choice.rule is RouteRule.AFFINITY:
         return None
     chosen = choice.worker
-    least = matched_tokens.get(chosen.incarnation, 0) + MIN_BLOCKS * chosen.block_size
+    least = _least(choice, matched_tokens)
     others = [
         view
         for view in views
@@ -56,3 +61,8 @@ def find_peer(
 
     best = min(others, key=order).record
     return PeerHint(best, matched_tokens[best.incarnation] // best.block_size)
+
+
+def _least(choice: RouteChoice, matched_tokens: Mapping[Incarnation, int]) -> int:
+    """Tokens that another worker has to have."""
+    return matched_tokens.get(choice.worker.incarnation, 0) + MIN_BLOCKS * choice.worker.block_size

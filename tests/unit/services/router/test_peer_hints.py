@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from cache_store.domain import FormatDigest
 from cache_store.index import Incarnation
-from services.router.peer_hints import MIN_BLOCKS, find_peer
+from services.router.peer_hints import MIN_BLOCKS, find_peer, others_have_more
 from services.router.routing import RouteChoice, RouteRule, WorkerView
 from tests.support.worker_records import worker_record
 
@@ -38,6 +38,9 @@ def test_nobody_is_named_for_little_more() -> None:
     assert find_peer(CHOICE, VIEWS, matched(160, 160 + 16 * MIN_BLOCKS - 1), NOBODY) is None
     assert find_peer(CHOICE, VIEWS, matched(160, 160 + 16 * MIN_BLOCKS), NOBODY) is not None
     assert find_peer(CHOICE, VIEWS, {}, NOBODY) is None
+    assert not others_have_more(CHOICE, {})
+    assert not others_have_more(CHOICE, matched(160, 160 + 16 * MIN_BLOCKS - 1))
+    assert others_have_more(CHOICE, matched(160, 160 + 16 * MIN_BLOCKS))
 
 
 def test_strict_tenants_requests_get_none() -> None:
