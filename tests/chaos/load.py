@@ -49,6 +49,11 @@ class Stream:
     """Name of the status that it ended with, and what was said; empty: it ended well."""
 
     @property
+    def has_begun(self) -> bool:
+        """Whether its answer had begun: gRPC repeats nothing of which a message has come, be it without a token."""
+        return bool(self.tokens or self.first_worker)
+
+    @property
     def begun_s(self) -> float | None:
         """When its first token came."""
         return self.token_times_s[0] if self.token_times_s else None

@@ -23,7 +23,7 @@ class Outcome:
     in_phase: int = 0
     failed_before_first: int = 0
     broken_later: int = 0
-    """Streams that ended with an error after some of their tokens, all of them right."""
+    """Streams that ended with an error after their start, what had come of tokens being right."""
     wrong_tokens: int = 0
     recovery_s: float = 0.0
     recovered_when: str = ""
@@ -41,8 +41,8 @@ class Outcome:
         """The load's part of the figures."""
         failed = [stream for stream in load.streams if stream.error]
         self.sent += len(load.streams)
-        self.failed_before_first += sum(not stream.tokens for stream in failed)
-        self.broken_later += sum(bool(stream.tokens) for stream in failed)
+        self.failed_before_first += sum(not stream.has_begun for stream in failed)
+        self.broken_later += sum(stream.has_begun for stream in failed)
         self.wrong_tokens += load.num_wrong()
         self.errors += sorted({stream.error for stream in failed})[:5]
 

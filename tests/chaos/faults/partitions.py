@@ -20,8 +20,8 @@ from tests.chaos.network import Network, running_network
 from tests.chaos.outcome import Outcome
 from tests.chaos.store import Place
 
-LONG = Shape(num_streams=36, max_tokens=60)
-SHORT = Shape(num_streams=36, max_tokens=24)
+LONG = Shape(num_streams=44, max_tokens=60)
+SHORT = Shape(num_streams=44, max_tokens=24)
 CUT_S = 22.0
 RECOVER_S = 15.0
 PROMPT = Tokens(tuple(range(5, 105)))
@@ -53,7 +53,7 @@ async def router_from_worker(folder: Path, extent: Extent) -> Outcome:
     outcome = Outcome("partition router | worker", "streaming from the worker")
     async with _apart(folder, LONG) as (cluster, network, load):
         async with load.running():
-            await until_flowing(load, 62)
+            await until_flowing(load, 76)
             hit_s = time.time()
             for router in cluster.routers:
                 network.cut(router, "w0")
@@ -75,7 +75,7 @@ async def worker_from_store(folder: Path, extent: Extent) -> Outcome:
         async with _client(cluster, "globex", "r0") as client:
             await client.cache.warm(PROMPT, partition=PART)
             async with load.running():
-                await until_flowing(load, 62)
+                await until_flowing(load, 76)
                 hit_s = time.time()
                 network.cut("w0", "store")
                 await client.cache.purge(PurgePartition(PART))
@@ -102,7 +102,7 @@ async def router_from_store(folder: Path, extent: Extent) -> Outcome:
         ):
             await here.cache.warm(PROMPT, partition=PART)
             async with load.running():
-                await until_flowing(load, 62)
+                await until_flowing(load, 76)
                 before, hit_s = hit_rate(load, load.begun_since(0.0)[-60:]), time.time()
                 mine = [each for each in load.streams if each.tenant == "acme" and not each.had_ended(hit_s)]
                 outcome.in_phase = len(mine)
