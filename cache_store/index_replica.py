@@ -28,6 +28,8 @@ MAX_DOMAINS = 20_000
 MAX_REFUSED = 1_024
 """Domains that are remembered as too large."""
 
+_TWO_DIGESTS = 2 * DIGEST_BYTES
+
 
 class _Held:
     """What one incarnation holds of one domain."""
@@ -89,10 +91,16 @@ class IndexReplica:
             return {}
         self._domains.move_to_end(domain_tag)
         found: dict[Incarnation, int] = {}
+        first, last = digests[:DIGEST_BYTES], digests[-DIGEST_BYTES:]
         for incarnation in incarnations:
             held = domain.get(incarnation)
-            if held is not None and held.changes is None:
-                found[incarnation] = leading(digests, held.digests)
+            if held is None or held.changes is not None:
+                continue
+            known = held.digests
+            if last in known:  # most hold all or nothing
+                found[incarnation] = len(digests) // DIGEST_BYTES
+            else:
+                found[incarnation] = _longest(digests, known) if first in known else 0
         return found
 
     def begin_load(self, domain_tag: DomainTag, incarnation: Incarnation) -> ReplicaLoad | None:
@@ -212,15 +220,19 @@ def leading(digests: bytes, known: Container[bytes]) -> int:
         return 0
     if digests[-DIGEST_BYTES:] in known:
         return len(digests) // DIGEST_BYTES
-    low, high = 1, len(digests) // DIGEST_BYTES - 1
-    while low < high:
-        middle = (low + high + 1) // 2
-        end = middle * DIGEST_BYTES
-        if digests[end - DIGEST_BYTES : end] in known:
+    return _longest(digests, known)
+
+
+def _longest(digests: bytes, known: Container[bytes]) -> int:
+    """The same for a chain whose first digest is known and whose last is not."""
+    low, high = 0, len(digests) - DIGEST_BYTES  # starts of one that is known and of one that is not
+    while high - low > DIGEST_BYTES:
+        middle = (low + high) // _TWO_DIGESTS * DIGEST_BYTES
+        if digests[middle : middle + DIGEST_BYTES] in known:
             low = middle
         else:
-            high = middle - 1
-    return low
+            high = middle
+    return low // DIGEST_BYTES + 1
 
 
 def each(digests: bytes) -> Iterator[bytes]:

@@ -145,7 +145,8 @@ class ReplicaIndexReader:
             return dict.fromkeys(incarnations, 0)
         known = self.replica.counts(domain_tag, digests, incarnations)
         now_s, followers = self._clock.monotonic_s(), self._followers
-        doubtful = [each for each in incarnations if each not in known or not followers[each].is_current(now_s)]
+        oldest_s = now_s - FRESH_S
+        doubtful = [each for each in incarnations if each not in known or followers[each].polled_s < oldest_s]
         if not doubtful:
             self._num_copy += 1
             return known

@@ -99,7 +99,8 @@ class Generations:
         Raises InvalidRequestError, AlreadyExistsError, LimitExceededError, UnavailableError.
         """
         spec = generation_spec(request)
-        spec = replace(spec, model=self._planner.models.named(tenant.id, spec.model).name)
+        if (model := self._planner.models.named(tenant.id, spec.model).name) != spec.model:
+            spec = replace(spec, model=model)
         if self._is_draining:
             raise UnavailableError("this router is draining; ask another one", DRAIN_RETRY_AFTER_S)
         call = Call(tenant.id, spec.request_id, _fingerprint(request))
@@ -148,7 +149,8 @@ class Generations:
         self, tenant: Tenant, request_id: str, spec: GenerationSpec, arrival: Arrival, record: RequestRecord
     ) -> Job:
         plan = await self._planner.plan(tenant, spec)
-        plan = replace(plan, degraded=plan.degraded or self._keeps_limits_alone(tenant))
+        if self._keeps_limits_alone(tenant):
+            plan = replace(plan, degraded=True)
         self.counts.note(plan)
         record.add(plan.outlooks)
         return Job(
@@ -162,7 +164,8 @@ class Generations:
         )
 
     def _renewed(self, job: Job, tenant: Tenant) -> Job:
-        return replace(job, plan=self._planner.renewed(job.plan, tenant, job.spec))
+        plan = self._planner.renewed(job.plan, tenant, job.spec)
+        return job if plan is job.plan else replace(job, plan=plan)
 
     def _keeps_limits_alone(self, tenant: Tenant) -> bool:
         return tenant.limits != NO_LIMITS and self._limits.is_degraded

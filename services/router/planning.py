@@ -150,7 +150,7 @@ class Planner:
         if self._directory.is_stale:
             plan = replace(plan, cache_mode=CacheMode.BYPASS, degraded=True)
         if known.tenant.fence == plan.known.tenant.fence and model == plan.model:
-            return replace(plan, known=known)
+            return plan if known.generation == plan.known.generation else replace(plan, known=known)
         formats = plan.domains.keys() if model == plan.model else _formats(self.models.workers_of(model))
         domains = _domains(known, spec.partition, model.name, formats)
         return replace(plan, model=model, known=known, domains=domains, chains={}, matched_tokens={})

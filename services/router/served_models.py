@@ -41,7 +41,12 @@ class ServedModel:
 
     def views(self, views: Iterable[WorkerView]) -> list[WorkerView]:
         """Those of `views` that serve it, as workers of this name."""
-        return [replace(view, record=record) for view in views if (record := self.on(view.record)) is not None]
+        served = ((view, self.on(view.record)) for view in views)
+        return [
+            view if record is view.record else replace(view, record=record)
+            for view, record in served
+            if record is not None
+        ]
 
 
 class ServedModels:

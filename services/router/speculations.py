@@ -116,10 +116,10 @@ class Speculations:
         share.entries[entry.number] = entry
         self._live[entry.number] = entry
         heappush(self._heap, entry)
+        newest = self._newest[place] if digests else {}
         for digest in digests:
-            newest = self._newest[place]
             there = newest.get(digest)
-            if there is None or there < entry:
+            if there is None or there.expires_s <= expires_s:
                 newest[digest] = entry
         while self._num_blocks > self._max_blocks:
             most = max(self._shares.values(), key=lambda each: each.num_blocks)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -58,6 +59,7 @@ def run_case(case: Case, rules: Mapping[str, Rule]) -> dict[str, Outcome]:
     outcomes = {POOLED: Cluster(1, case.pooled, RULES["random"]).run(case.load.trace)}
     for name, rule in rules.items():
         outcomes[name] = Cluster(case.num_workers, case.size, rule).run(case.load.trace)
+        print(f"  {case.load.name}, {case.num_workers} workers, {name}: done", file=sys.stderr, flush=True)
     return outcomes
 
 

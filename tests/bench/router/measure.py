@@ -32,8 +32,10 @@ class Figures:
         return percentile(self.latency_s, share)
 
 
-async def measure(sides: Sequence[Side], num_calls: int, num_rounds: int, calls_per_round: int) -> dict[str, Figures]:
-    """All sides, after a warm-up."""
+async def measure(
+    sides: Sequence[Side], min_cached: int, num_calls: int, num_rounds: int, calls_per_round: int
+) -> dict[str, Figures]:
+    """All sides, after a warm-up. A call with fewer than `min_cached` tokens cached ends the benchmark."""
     found = {side.name: Figures() for side in sides}
     order = random.Random(0)
     for side in sides:
@@ -42,15 +44,16 @@ async def measure(sides: Sequence[Side], num_calls: int, num_rounds: int, calls_
     for _ in range(num_calls):
         for side in order.sample(list(sides), len(sides)):
             started_s = time.perf_counter()
-            await side.call()
+            cached = await side.call()
             found[side.name].latency_s.append(time.perf_counter() - started_s)
+            _require(side, cached, min_cached)
     for _ in range(num_rounds):
         for side in order.sample(list(sides), len(sides)):
-            await _loaded(side, found[side.name], calls_per_round)
+            await _loaded(side, found[side.name], min_cached, calls_per_round)
     return found
 
 
-async def _loaded(side: Side, figures: Figures, num_calls: int) -> None:
+async def _loaded(side: Side, figures: Figures, min_cached: int, num_calls: int) -> None:
     left = iter(range(num_calls))
     cpu_s = side.between.cpu_s() if side.between else 0.0
     began_s = time.perf_counter()
@@ -58,8 +61,9 @@ async def _loaded(side: Side, figures: Figures, num_calls: int) -> None:
     async def caller() -> None:
         for _ in left:
             started_s = time.perf_counter()
-            await side.call()
+            cached = await side.call()
             figures.loaded_s.append(time.perf_counter() - started_s)
+            _require(side, cached, min_cached)
 
     async with asyncio.TaskGroup() as tasks:
         for _ in range(CONCURRENCY):
@@ -67,3 +71,8 @@ async def _loaded(side: Side, figures: Figures, num_calls: int) -> None:
     figures.rates.append(num_calls / (time.perf_counter() - began_s))
     if side.between:
         figures.cpu_rates.append(num_calls / max(0.01, side.between.cpu_s() - cpu_s))
+
+
+def _require(side: Side, cached: int, min_cached: int) -> None:
+    if cached < min_cached:
+        raise RuntimeError(f"{side.name}: {cached} tokens were cached, {min_cached} at least should be")

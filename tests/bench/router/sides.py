@@ -33,7 +33,8 @@ class Side:
     """A way, and the process in between whose processor time counts."""
 
     name: str
-    call: Callable[[], Awaitable[None]]
+    call: Callable[[], Awaitable[int]]
+    """Tokens that were cached."""
     between: Listening | None
 
 
@@ -74,9 +75,12 @@ def executing(name: str, channel: grpc.aio.Channel, messages: Messages, between:
     """A way on which the worker's own method is called."""
     stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
 
-    async def call() -> None:
-        async for _ in stub.Execute(messages.next(), timeout=DEADLINE_S):
-            pass
+    async def call() -> int:
+        cached = 0
+        async for message in stub.Execute(messages.next(), timeout=DEADLINE_S):
+            if message.HasField("started"):
+                cached = message.started.cached_by_tier.device_tokens
+        return cached
 
     return Side(name, call, between)
 
@@ -97,8 +101,11 @@ def generating(channel: grpc.aio.Channel, key: str, prompts: Sequence[PackedToke
         ]
     )
 
-    async def call() -> None:
-        async for _ in stub.GenerateStream(next(requests), timeout=DEADLINE_S, metadata=metadata):
-            pass
+    async def call() -> int:
+        cached = 0
+        async for event in stub.GenerateStream(next(requests), timeout=DEADLINE_S, metadata=metadata):
+            if event.HasField("started"):
+                cached = event.started.usage.cached_tokens
+        return cached
 
     return Side(ROUTER, call, between)
