@@ -155,7 +155,7 @@ def test_a_hot_prefix_makes_no_copy_while_nobody_waits() -> None:
 def test_enough_holders_make_no_further_copy() -> None:
     matched = {Incarnation(name): 400 for name in "bcdefgh"}
     holders = [
-        view(dataclasses.replace(queued(1_000), worker_id=WorkerId(name), incarnation=Incarnation(name)))
+        view(dataclasses.replace(queued(2_000), worker_id=WorkerId(name), incarnation=Incarnation(name)))
         for name in "bcdefgh"
     ]
     ask = dataclasses.replace(HOT, heat=8.0)
