@@ -1,7 +1,8 @@
 """What was disturbed when, and what that excuses: a request may fail only where it could not have been served.
 
 A store that is away, empty, old or slow excuses nothing. One disturbed worker excuses nothing either, as long as others
-are well: the request is tried again, or goes on, elsewhere.
+are well: the request is tried again, or goes on, elsewhere. A worker that was replaced and cannot be reached counts as
+two: so many were tried.
 """
 
 from __future__ import annotations
@@ -49,15 +50,13 @@ class Disturbances:
         disturbed_routers = {router for router in routers if self._is_disturbed(router, "", since_s)}
         if disturbed_routers >= set(routers) or (num_messages and routers[-1] in disturbed_routers):
             return "its routers were disturbed"
-        workers = {
-            worker
-            for worker in (f"w{number}" for number in range(self._num_workers))
-            if self._is_disturbed(worker, "", since_s)
-            or self._is_disturbed(worker, "store", since_s)
-            or any(self._is_disturbed(worker, router, since_s) for router in routers)
-        }
-        if len(workers) >= min(2, self._num_workers):
-            return f"{len(workers)} workers were disturbed"
+        lines = ("", "store", *routers)
+        numbers = [
+            sum(self._is_disturbed(f"w{worker}", line, since_s) for line in dict.fromkeys(lines))
+            for worker in range(self._num_workers)
+        ]
+        if sum(numbers) >= 2:
+            return f"{sum(numbers)} incarnations may have been lost"
         return None
 
     def _is_disturbed(self, place: str, other: str, since_s: float) -> bool:

@@ -190,7 +190,7 @@ class Faults:
         end = {
             FaultKind.STORE_DOWN: server.go_on,
             FaultKind.STORE_EMPTY: server.restart_empty,
-            FaultKind.STORE_OLD: lambda: server.restart_old(fault.number),
+            FaultKind.STORE_OLD: lambda: server.restart_old((0, 0, fault.number % 8)[fault.number % 3]),
         }[fault.kind]
         self._lasts(fault.seconds, end)
 

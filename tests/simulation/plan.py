@@ -120,6 +120,8 @@ class Plan:
     step_s: float
     token_s: float
     ends_s: float
+    stream_entries: int
+    """That a stream of changes keeps at most: with few a reader soon misses some."""
     asks: tuple[Ask, ...]
     faults: tuple[Fault, ...]
 
@@ -143,6 +145,7 @@ def make_plan(seed: int) -> Plan:
         step_s=rng.choice((0.02, 0.1, 0.25)),
         token_s=rng.choice((0.0, 0.002)),
         ends_s=ends_s,
+        stream_entries=rng.choice((2, 1_000)),
         asks=tuple(replace(ask, number=number) for number, ask in enumerate(asks)),
         faults=tuple(faults),
     )

@@ -26,6 +26,7 @@ from tests.simulation.store import Answer, Store
 PLACE = "store"
 UNIX_START_MS = 1_750_000_000_000
 MAX_DUMPS = 8
+DUMP_S = 1.0
 
 
 class ServerPhase(StrEnum):
@@ -99,13 +100,13 @@ class StoreServer:
 
     def restart_old(self, age: int) -> None:
         """Up again with a copy of some time ago: `age` is its number, from the newest on."""
-        self.store.restart(self._dumps[-1 - age % len(self._dumps)] if self._dumps else {})
+        self.store.restart(self._dumps[-1 - min(age, len(self._dumps) - 1)] if self._dumps else {})
         self.go_on()
 
     def _dump_now_and_then(self) -> None:
         if self.phase is ServerPhase.UP:
             self._dumps = [*self._dumps[-MAX_DUMPS + 1 :], self.store.dump()]
-        self._loop.outside(2.0, self._dump_now_and_then)
+        self._loop.outside(DUMP_S, self._dump_now_and_then)
 
     def _arrive(
         self, place: str, role: RedisRole, commands: Sequence[Command], future: asyncio.Future[list[Answer]]

@@ -18,6 +18,7 @@ import grpc
 import structlog
 
 import worker.host
+from cache_store import redis_index
 from tests.simulation.engine_thread import SimulatedEngineThread
 from tests.simulation.loop import current_process
 from tests.simulation.network import Network
@@ -48,7 +49,7 @@ class Entropy:
 
 
 @contextmanager
-def surrounded(seed: int, network: Network, trace: Trace) -> Iterator[None]:
+def surrounded(seed: int, stream_entries: int, network: Network, trace: Trace) -> Iterator[None]:
     """While the block runs, what the product takes from its surroundings is simulated."""
     entropy = Entropy(seed)
     config = structlog.get_config()
@@ -68,6 +69,7 @@ def surrounded(seed: int, network: Network, trace: Trace) -> Iterator[None]:
         stack.enter_context(
             patch.object(grpc.aio, "insecure_channel", lambda address, **_: SimulatedChannel(network, address))
         )
+        stack.enter_context(patch.object(redis_index, "MAX_STREAM_ENTRIES", stream_entries))
         stack.enter_context(patch.object(worker.host, "EngineThread", SimulatedEngineThread))
         structlog.configure(processors=[note], wrapper_class=structlog.BoundLogger, cache_logger_on_first_use=False)
         try:

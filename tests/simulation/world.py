@@ -59,9 +59,10 @@ def run_seed(seed: int) -> Result:
     digest, lines = "", trace.lines
     with _without_garbage_collection():
         asyncio.set_event_loop(loop)
-        world = World(loop, network, trace, make_plan(seed), seed)
+        plan = make_plan(seed)
+        world = World(loop, network, trace, plan, seed)
         try:
-            with surrounded(seed, network, trace):
+            with surrounded(seed, plan.stream_entries, network, trace):
                 try:
                     loop.run_until_complete(world.run())
                 finally:
