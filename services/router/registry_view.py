@@ -31,9 +31,6 @@ from services.router.routing import WorkerView
 LOST_AFTER_S = 3 * RENEW_S
 """A lease that ran out is not believed at once: a registry that restarted empty shows nobody for a moment."""
 
-GAP_S = 2 * RENEW_S
-"""After polls that failed for longer the registry is as good as restarted: leases may have run out meanwhile."""
-
 _log = structlog.get_logger()
 
 
@@ -67,8 +64,6 @@ class RegistryView:
         self._refused: dict[WorkerId, str] = {}
         self._assignments = Assignments(clock)
         self._outage = Outage("registry")
-        self._answered_s = self._answers_since_s = clock.monotonic_s()
-        """The last poll that was answered, and the first one of those without a gap between them."""
 
     @property
     def is_reachable(self) -> bool:
@@ -157,9 +152,6 @@ class RegistryView:
 
     def _take(self, records: list[WorkerRecord]) -> None:
         now_s = self._clock.monotonic_s()
-        if now_s - self._answered_s > GAP_S:
-            self._answers_since_s = now_s
-        self._answered_s = now_s
         reasons = {record.worker_id: reason for record in records if (reason := self._reason_to_refuse(record))}
         for worker_id, reason in reasons.items():
             if self._refused.get(worker_id) != reason:
@@ -183,8 +175,7 @@ class RegistryView:
             if incarnation in listed:
                 continue
             known.is_listed = False
-            missed_s = now_s - max(known.seen_s, self._answers_since_s)
-            if known.record.worker_id in current or missed_s >= LOST_AFTER_S:
+            if known.record.worker_id in current or now_s - known.seen_s >= LOST_AFTER_S:
                 del self._known[incarnation]
                 self._assignments.forget(incarnation)
                 _log.warning("worker.lost", worker_id=known.record.worker_id)

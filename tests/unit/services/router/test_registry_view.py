@@ -134,28 +134,11 @@ async def test_a_request_token_expires_by_the_workers_clock(bench: Bench) -> Non
 
 async def test_a_worker_that_stays_away_is_lost_once(bench: Bench) -> None:
     await bench.poll(worker_record("a"))
-    for _ in range(3):
-        assert bench.lost == []
-        bench.clock.advance(LOST_AFTER_S / 3)
-        await bench.poll()
+    bench.clock.advance(LOST_AFTER_S)
+    await bench.poll()
     await bench.poll()
     assert bench.view.snapshot() == ()
     assert bench.lost == [A]
-
-
-async def test_a_registry_that_comes_back_after_long_loses_nobody_at_once(bench: Bench) -> None:
-    await bench.poll(worker_record("a"))
-    bench.clock.advance(60.0)
-    await bench.poll()
-    assert bench.lost == []
-    bench.clock.advance(0.5)
-    await bench.poll(worker_record("a"))
-    assert not bench.only().suspected
-    bench.clock.advance(60.0)
-    for _ in range(4):
-        await bench.poll()
-        bench.clock.advance(LOST_AFTER_S / 3)
-    assert bench.lost == [A], "nor does it keep those that stay away"
 
 
 async def test_a_new_incarnation_replaces_the_old_one_at_once(bench: Bench) -> None:
