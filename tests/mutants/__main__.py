@@ -24,9 +24,23 @@ from tests.mutants.outages import OUTAGES
 from tests.mutants.peers import PEERS
 from tests.mutants.purges import PURGES
 from tests.mutants.routers import ROUTERS
+from tests.mutants.simulated import SIMULATED
 from tests.mutants.windows import WINDOW_GROUPS
 
-ALL = (*MUTANTS, *PURGES, *TIERS, *MOVES, *SEALED, *AUDITS, *WINDOW_GROUPS, *ADAPTERS, *ROUTERS, *OUTAGES, *PEERS)
+ALL = (
+    *MUTANTS,
+    *PURGES,
+    *TIERS,
+    *MOVES,
+    *SEALED,
+    *AUDITS,
+    *WINDOW_GROUPS,
+    *ADAPTERS,
+    *ROUTERS,
+    *OUTAGES,
+    *PEERS,
+    *SIMULATED,
+)
 ROOT = Path(__file__).parents[2]
 TESTS_FAILED = 1
 """pytest's exit status where tests ran and failed; other non-zero ones mean that nothing was proven."""
