@@ -10,6 +10,9 @@ from tests.chaos.faults.catalogue import FAULTS, Extent, Fault
 from tests.chaos.outcome import details
 
 
+pytestmark = pytest.mark.slow
+
+
 @pytest.mark.parametrize("fault", [fault for fault in FAULTS if fault.in_ci], ids=lambda fault: fault.name)
 async def test_it_holds(fault: Fault, tmp_path: Path) -> None:
     outcome = await fault.run(tmp_path / "c", Extent.SHORT)
