@@ -64,13 +64,13 @@ async def full_disk(folder: Path, extent: Extent) -> Outcome:
 
 def _fill(file: Path) -> None:
     """Takes all room that there is."""
-    with file.open("wb") as filler:
-        try:
-            while True:
-                filler.write(bytes(1 << 16))
-                filler.flush()
-        except OSError:
-            return
+    with file.open("wb", buffering=0) as filler:
+        for size_bytes in (1 << 16, 1 << 10, 1):
+            try:
+                while filler.write(bytes(size_bytes)):
+                    pass
+            except OSError:  # no room for so much
+                continue
 
 
 async def _count(cluster: Cluster, name: str) -> int:
