@@ -9,7 +9,6 @@ import pytest
 from tests.chaos.faults.catalogue import FAULTS, Extent, Fault
 from tests.chaos.outcome import details
 
-
 pytestmark = pytest.mark.slow
 
 
