@@ -245,16 +245,17 @@ inline void weigh(float* const* acc, const float* factors, const float* weights,
     for (int i = 0; i < C; i++) store(acc[r] + d + i * LANES, sums[r][i]);
 }
 
-// Fetches what lies at `at` and is read soon; blocks lie apart, where no CPU looks ahead by itself.
+// Reads one element of every cache line of what a tile's keys, or values, are: in the order in which they lie, which a
+// CPU looks ahead in. Heads take their parts in leaps, for which it would be waited again and again.
 template <typename E>
-inline void fetch(const E* at, int width) {
-  for (int d = 0; d < width; d += 64 / (int)sizeof(E)) __builtin_prefetch(at + d, 0, 2);
+inline void touch(const E* const* places, int count, int64_t width) {
+  constexpr int64_t kLine = 64 / sizeof(E);
+  for (int j = 0; j < count; j++)
+    for (int64_t d = 0; d < width; d += kLine) (void)*(const volatile E*)(places[j] + d);
 }
 
-// `next` is the tile that comes after this one, where it is time to fetch it.
 template <int R, typename E>
-inline void attend_rows(const Context& c, const Tile<E>& tile, const Tile<E>* next, int key_head, const QueryRow* rows,
-                        float* const* states) {
+inline void attend_rows(const Context& c, const Tile<E>& tile, int key_head, const QueryRow* rows, float* const* states) {
   const Layer& l = c.layer;
   const int64_t key_at = (int64_t)key_head * l.key_width, value_at = l.values ? (int64_t)key_head * l.value_width : key_at;
   float scores[R * kStreamTile], factors[R];
@@ -265,10 +266,6 @@ inline void attend_rows(const Context& c, const Tile<E>& tile, const Tile<E>* ne
     const E* four[4] = {tile.keys[j] + key_at, tile.keys[j + 1] + key_at, tile.keys[j + 2] + key_at,
                         tile.keys[j + 3] + key_at};
     dots<R>(four, queries, l.key_width, scores + j);
-    for (int i = j; next && i < j + 4 && i < next->count; i++) {
-      fetch(next->keys[i] + key_at, l.key_width);
-      fetch(next->values[i] + value_at, l.value_width);
-    }
   }
   float factors_of_keys[kStreamTile];
   for (int j = 0; j < tile.count; j++)
@@ -296,12 +293,11 @@ inline void attend_rows(const Context& c, const Tile<E>& tile, const Tile<E>* ne
 template <typename E>
 void attend_few(const Context& c, const Task& task, const int32_t* order, const Token* tokens, float* states) {
   const int heads = task.head_high - task.head_low, rows = task.count * c.group;
-  Tile<E> tiles[2];
-  place_tile(c, task.row, task.key_low, task.key_low, task.key_high, kStreamTile, tiles[0]);
-  for (int base = task.key_low, turn = 0; base < task.key_high; base += kStreamTile, turn ^= 1) {
-    const Tile<E>&tile = tiles[turn], &next = tiles[turn ^ 1];
-    const int after = base + kStreamTile;
-    if (after < task.key_high) place_tile(c, task.row, after, after, task.key_high, kStreamTile, tiles[turn ^ 1]);
+  Tile<E> tile;
+  for (int base = task.key_low; base < task.key_high; base += kStreamTile) {
+    place_tile(c, task.row, base, base, task.key_high, kStreamTile, tile);
+    touch(tile.keys, tile.count, (int64_t)c.layer.num_kv_heads * c.layer.key_width);
+    if (c.layer.values) touch(tile.values, tile.count, (int64_t)c.layer.num_kv_heads * c.layer.value_width);
     for (int first = task.head_low; first < task.head_high; first += c.group)
       for (int r = 0; r < rows;) {
         const int some = rows - r < 3 ? 1 : 3;
@@ -313,9 +309,8 @@ void attend_few(const Context& c, const Task& task, const int32_t* order, const 
           running[i] = states + ((int64_t)index * heads + head - task.head_low) * c.state;
         }
         const int key_head = first / c.group;
-        const Tile<E>* coming = r == 0 && after < task.key_high ? &next : nullptr;
-        if (some == 3) attend_rows<3>(c, tile, coming, key_head, queries, running);
-        else attend_rows<1>(c, tile, coming, key_head, queries, running);
+        if (some == 3) attend_rows<3>(c, tile, key_head, queries, running);
+        else attend_rows<1>(c, tile, key_head, queries, running);
         r += some;
       }
   }
