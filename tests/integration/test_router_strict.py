@@ -72,10 +72,11 @@ async def test_nothing_that_others_do_changes_where_it_goes_and_what_hits(cluste
 
 
 async def test_the_record_tells_the_rule_and_the_terms_of_all(cluster: Cluster) -> None:
-    for tenant, rule in ((cluster.acme, admin_pb2.ROUTE_RULE_AFFINITY), (cluster.globex, admin_pb2.ROUTE_RULE_COST)):
+    affinity, cost, tie = admin_pb2.ROUTE_RULE_AFFINITY, admin_pb2.ROUTE_RULE_COST, admin_pb2.ROUTE_RULE_TIE
+    for tenant, rules in ((cluster.acme, {affinity}), (cluster.globex, {cost, tie})):
         answer = await tenant.generate(tokens_request(range(50, 150), request_id="r"))
         record = await cluster.record(tenant, "r")
-        assert record.route_rule == rule
+        assert record.route_rule in rules
         assert record.terms[0].worker_id == answer.route.worker_id
         assert len(record.terms) == 3
 
