@@ -41,12 +41,22 @@ inline quad fold(vec v) {
   return sum;
 }
 
+// The sums of four vectors.
+#if LANES == 8 && (defined(__clang__) || __GNUC__ >= 12)
+#define IN_HALVES(a, b, i, j, k, l) __builtin_shufflevector(a, b, i, j, k, l, i + 4, j + 4, k + 4, l + 4)
+inline quad sums_of_4(vec a, vec b, vec c, vec d) {
+  const vec ab = IN_HALVES(a, b, 0, 8, 1, 9) + IN_HALVES(a, b, 2, 10, 3, 11);
+  const vec cd = IN_HALVES(c, d, 0, 8, 1, 9) + IN_HALVES(c, d, 2, 10, 3, 11);
+  return fold(IN_HALVES(ab, cd, 0, 1, 8, 9) + IN_HALVES(ab, cd, 2, 3, 10, 11));
+}
+#else
 inline quad sums_of_4(vec a, vec b, vec c, vec d) {
   const quad qa = fold(a), qb = fold(b), qc = fold(c), qd = fold(d);
   const quad ab = SHUFFLE(qa, qb, 0, 4, 1, 5) + SHUFFLE(qa, qb, 2, 6, 3, 7);
   const quad cd = SHUFFLE(qc, qd, 0, 4, 1, 5) + SHUFFLE(qc, qd, 2, 6, 3, 7);
   return SHUFFLE(ab, cd, 0, 1, 4, 5) + SHUFFLE(ab, cd, 2, 3, 6, 7);
 }
+#endif
 
 inline float sum_of(vec v) { const quad q = fold(v); return (q[0] + q[2]) + (q[1] + q[3]); }
 
