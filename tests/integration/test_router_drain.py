@@ -201,5 +201,4 @@ async def test_a_prompt_that_load_sends_elsewhere_is_fetched(urls: RoleUrls, tmp
         for number, answer in enumerate(answers):
             assert unpack(answer.completions[0].token_ids.packed) == expected([*prompt, number], 60)
         tiers = [answer.usage.cached_by_tier for answer in answers]
-        assert all(tier.device_tokens + tier.peer_tokens >= 1_584 for tier in tiers)
-        assert any(tier.peer_tokens for tier in tiers)
+        assert any(tier.peer_tokens >= 1_584 for tier in tiers), "where a fetch takes too long, it is computed"
