@@ -194,13 +194,15 @@ async def test_a_prompt_that_load_sends_elsewhere_is_fetched(urls: RoleUrls, tmp
     async with running_cluster(
         urls, tmp_path, [{**SLOW, "max_num_sequences": 1, "digest_step_s": 0.02}] * 2
     ) as cluster:
-        prompt = list(range(100, 1_700))
-        await cluster.acme.generate(tokens_request(prompt, max_tokens=60))
-        await asyncio.sleep(0.7)
-        answers = await asyncio.gather(
-            *(cluster.acme.generate(tokens_request([*prompt, number], max_tokens=60)) for number in range(8))
-        )
-        for number, answer in enumerate(answers):
-            assert unpack(answer.completions[0].token_ids.packed) == expected([*prompt, number], 60)
-        tiers = [answer.usage.cached_by_tier for answer in answers]
-        assert any(tier.peer_tokens >= 1_584 for tier in tiers), "where a fetch takes too long, it is computed"
+        for attempt in range(4):  # where a busy machine lets a fetch take too long, its prompt is computed
+            prompt = [attempt + 1, *range(100, 1_700)]
+            await cluster.acme.generate(tokens_request(prompt, max_tokens=60))
+            await asyncio.sleep(0.7)
+            answers = await asyncio.gather(
+                *(cluster.acme.generate(tokens_request([*prompt, number], max_tokens=60)) for number in range(8))
+            )
+            for number, answer in enumerate(answers):
+                assert unpack(answer.completions[0].token_ids.packed) == expected([*prompt, number], 60)
+            if any(answer.usage.cached_by_tier.peer_tokens >= 1_584 for answer in answers):
+                return
+        pytest.fail("nothing was fetched")
