@@ -48,7 +48,7 @@ SIMULATED = (
         "cache_store/fence.py",
         "return order > self.order or self.is_current(domain)",
         "return True",
-        f"{SEEDS}[25]",
+        f"{SEEDS}[50]",
     ),
     Mutant(
         "promise-kept",
@@ -104,7 +104,7 @@ SIMULATED = (
         "services/router/registry_view.py",
         "known.seen_s = self._clock.monotonic_s()",
         "pass",
-        f"{SEEDS}[0]",
+        f"{SEEDS}[75]",
     ),
     Mutant(
         "load-forgets",
@@ -112,7 +112,7 @@ SIMULATED = (
         "cache_store/index_replica.py",
         "        for change in changes:\n            self._apply(held, change)\n        self._bound(load.domain_tag)",
         "        self._bound(load.domain_tag)",
-        f"{SEEDS}[0]",
+        f"{SEEDS}[75]",
     ),
     Mutant(
         "shared-domain",

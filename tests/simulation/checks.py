@@ -27,7 +27,8 @@ async def all_is_well(world: World) -> None:
     _zombies_have_ended(world)
     await _control_data_agree(world)
     await _everybody_is_served(world)
-    await asyncio.sleep(1.5)
+    await _revoked_keys_stay_revoked(world)
+    await asyncio.sleep(1.0)
     for worker in _workers(world):
         _index_tells_the_truth(world, worker)
     for router in _routers(world):
@@ -41,6 +42,7 @@ def nothing_is_promised(world: World) -> None:
         router = lives[-1]
         if router.process.phase is not Phase.RUNNING or not router.is_up or router.table.num_running:
             continue
+        router.index.replica.check_invariants()
         for entry in router.speculations._live.values():
             if entry.expires_s > now_s + SETTLED_S:
                 problem = f"{router.process.name} expects blocks for {entry.expires_s - now_s:.1f} s, and nothing runs"
@@ -110,7 +112,7 @@ async def _everybody_is_served(world: World) -> None:
             for turn in range(2 if tenant == router else 1):
                 number = 10_000 + router * 100 + tenant * 10 + turn
                 prompt = tuple((7 * router + at) % 991 + 1 for at in range(4 * BLOCK_SIZE + 1))
-                ask = Ask(0.0, number, tenant, "probe", prompt, 3, 1, 0.0, None, None, 0.0, router, 0)
+                ask = Ask(0.0, number, tenant, "probe", prompt, 1, 1, 0.0, None, None, 0.0, router, 0)
                 before = dict(client.outcomes)
                 hits = world.oracle.num_hits
                 await world.watch(client.process.spawn(client.probe(ask), "probe"))
@@ -122,6 +124,22 @@ async def _everybody_is_served(world: World) -> None:
                 if turn:
                     _require(world, world.oracle.num_hits > hits, f"r{router} sends {TENANTS[tenant]} to a miss")
                 await asyncio.sleep(0.25)
+
+
+async def _revoked_keys_stay_revoked(world: World) -> None:
+    """Whatever became of the store; the other second keys are taken."""
+    assert world.client is not None
+    if not world.revoked:
+        return
+    for router in range(len(world.routers)):
+        for tenant in TENANTS:
+            asking = world.client.is_let_in(router, world.second_keys[tenant])
+            is_let_in = await world.watch(world.client.process.spawn(asking, "key"))
+            _require(
+                world,
+                is_let_in != (tenant in world.revoked),
+                f"r{router} {'takes' if is_let_in else 'refuses'} the second key of {tenant}",
+            )
 
 
 def _index_tells_the_truth(world: World, worker: WorkerInstance) -> None:

@@ -50,6 +50,19 @@ class Client:
         """As `run`, by that router alone."""
         await _Asking(self, ask, pack(ask.prompt), self._oracle, self._disturbances).run()
 
+    async def is_let_in(self, router: int, key: str) -> bool:
+        """Whether a router takes an API key."""
+        call = self.stub(router).ListModels(
+            pb.ListModelsRequest(), timeout=TIMEOUT_S, metadata=(("authorization", f"Bearer {key}"),)
+        )
+        try:
+            await call
+        except grpc.aio.AioRpcError as error:
+            if error.code() is not grpc.StatusCode.UNAUTHENTICATED:
+                raise
+            return False
+        return True
+
     def stub(self, router: int) -> Any:
         """Of a router."""
         address = self._routers[router]

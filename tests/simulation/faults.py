@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from cache_store.domain import ScopeKind, scope_name
 from cache_store.errors import StemcacheError
 from services.cluster.redis_roles import RedisRole
+from services.tenants.api_key import parse
 from services.tenants.purge import EVERYTHING, PartitionScope, PurgeScope
 from tests.simulation.loop import Phase
 from tests.simulation.oracle import Purged, own_scopes
@@ -240,4 +241,20 @@ class Faults:
 
     def _revoke(self, fault: Fault) -> None:
         """The second key of a tenant."""
-        del fault
+        router = self._world.live_router(fault.router)
+        if router is not None and router.is_up:
+            self._world.watch(router.process.spawn(self._do_revoke(fault, router), "revoke"))
+
+    async def _do_revoke(self, fault: Fault, router: RouterInstance) -> None:
+        world, name = self._world, TENANTS[fault.tenant]
+        key = parse(world.second_keys[name])
+        assert key is not None
+        try:
+            await router.sync.sync_once()
+            done = await router.store.revoke_key(key.key_id)
+            await router.sync.adopt(done.state)
+        except StemcacheError as error:
+            world.trace.note(router.process.name, f"revoking failed: {error}")
+            return
+        world.trace.note(router.process.name, f"the second key of {name} is revoked")
+        world.revoked.add(name)

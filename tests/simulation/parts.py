@@ -12,6 +12,7 @@ from stemcache.v1.inference_pb2_grpc import add_InferenceServiceServicer_to_serv
 
 from cache_store.departures import Departures
 from cache_store.index import IndexUnavailableError
+from cache_store.index_replica import IndexReplica
 from cache_store.limit_store import RouterId
 from cache_store.memory_limits import MemoryLimitStore
 from cache_store.redis_index import RedisIndexReader, RedisIndexWriter
@@ -58,6 +59,8 @@ from worker.publisher import Stores
 MASTER = MasterKey(bytes(range(32)))
 MAX_REQUEST_S = 60.0
 WRITE_S = 30.0
+COPY_BOUNDS = ((1_000_000, 20_000), (64, 4))
+"""Digests and domains of routers' copies of the index: some have room for everything, some for little."""
 
 
 class WorkerInstance:
@@ -167,6 +170,7 @@ class RouterInstance:
         self.purges: Purges
         self.records: RequestRecords
         self.sync: DirectorySync
+        self.store: ControlStore
 
     def start(self) -> None:
         """Begins to run."""
@@ -179,7 +183,8 @@ class RouterInstance:
 
     async def _run(self) -> None:
         clock, key = self.clock, cluster_key(MASTER)
-        store: Any = ControlStore(SimulatedRedis(self._server), MASTER, clock)  # type: ignore[arg-type]
+        redis: Any = SimulatedRedis(self._server)
+        store = self.store = ControlStore(redis, MASTER, clock)
         directory = self.directory = TenantDirectory(clock)
         snapshot: Any = self._snapshot
         sync = self.sync = DirectorySync(store, directory, snapshot, snapshot.load(), clock)
@@ -188,8 +193,10 @@ class RouterInstance:
         pool = WorkerPool()
         view = self.view = RegistryView(RedisRegistryReader(session), clock, tokenizers.digests(), pool.lose)
         departures = Departures(clock)
+        rng = random.Random(self._seed)
+        replica = IndexReplica(*rng.choice(COPY_BOUNDS))
         index = self.index = ReplicaIndexReader(
-            session, RedisIndexReader(session), view.incarnations, clock, departures
+            session, RedisIndexReader(session), view.incarnations, clock, departures, replica
         )
         speculations = self.speculations = Speculations(clock)
         outlooks, heat = OutlookMaker(departures, clock), PrefixHeat(clock)
@@ -197,7 +204,6 @@ class RouterInstance:
         places = Concurrency("concurrent requests", 1_000, 1_000)
         table = self.table = RequestTable(clock, places, KeptResults(clock, ResultBounds()))
         records = self.records = RequestRecords()
-        rng = random.Random(self._seed)
         dispatcher = Dispatcher(pool, view, tokenizers, key, clock, rng, speculations)
         limits = ClusterLimits(MemoryLimitStore(clock), RouterId(self.process.name), clock)
         generations = Generations(planner, dispatcher, table, records, limits, status_name, MAX_REQUEST_S, clock)

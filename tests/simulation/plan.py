@@ -12,7 +12,7 @@ from tests.simulation.oracle import VOCAB_SIZE
 START_S = 1.6
 """Until then everything has come up."""
 
-LONG_PART = 0.2
+LONG_PART = 0.15
 """Of the seeds: those in which a store may be away for longer than control data are believed."""
 
 TENANTS = ("acme", "globex", "initech")
@@ -74,6 +74,9 @@ _WEIGHTS = {
 }
 
 
+PURGES = (FaultKind.PURGE, FaultKind.PURGE_PARTITION, FaultKind.ROTATE)
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One of them."""
@@ -130,7 +133,7 @@ def make_plan(seed: int) -> Plan:
     """The plan of a seed."""
     rng = random.Random(f"plan/{seed}")
     is_long = rng.random() < LONG_PART
-    ends_s = START_S + (rng.uniform(14.0, 18.0) if is_long else rng.uniform(4.0, 7.0))
+    ends_s = START_S + (rng.uniform(13.0, 17.0) if is_long else rng.uniform(3.5, 6.0))
     num_workers = rng.choice((2, 3, 3, 4))
     num_routers = rng.choice((1, 2, 2))
     num_faults = rng.choice((1, 2, 3, 4, 6) if is_long else (1, 2, 2, 3))
@@ -142,7 +145,7 @@ def make_plan(seed: int) -> Plan:
         num_workers=num_workers,
         num_routers=num_routers,
         num_blocks=rng.choice((60, 120, 240)),
-        step_s=rng.choice((0.02, 0.1, 0.25)),
+        step_s=rng.choice((0.02, 0.1, 0.2)),
         token_s=rng.choice((0.0, 0.002)),
         ends_s=ends_s,
         stream_entries=rng.choice((2, 1_000)),
@@ -172,7 +175,7 @@ def _bursts(rng: random.Random, ends_s: float, num_routers: int) -> Iterator[Ask
     """Equal prompts that come together; beginnings are shared by all tenants."""
     families = [_tokens(rng, rng.randint(4, 60)) for _ in range(4)]
     tenants = range(rng.choice((1, 2, 3)))
-    for _ in range(rng.randint(4, 8)):
+    for _ in range(rng.randint(3, 6)):
         at_s = rng.uniform(START_S, ends_s)
         prompt = rng.choice(families) + _tokens(rng, rng.randint(0, 12))
         back = rng.choice((0, 0, 0, 1, 2))
@@ -184,10 +187,12 @@ def _bursts(rng: random.Random, ends_s: float, num_routers: int) -> Iterator[Ask
 def _around(rng: random.Random, fault: Fault, num_routers: int) -> Iterator[Ask]:
     """Something runs when a fault begins, and comes soon after; a purge finds what was cached just before it."""
     prompt = _tokens(rng, rng.randint(8, 40))
-    times = (-rng.uniform(0.6, 1.5), -rng.uniform(0.0, 0.5), *(rng.uniform(0.0, 0.4) for _ in range(3)), 2.0)
+    times = [-rng.uniform(0.0, 0.5), rng.uniform(0.0, 0.4), rng.uniform(0.5, 2.0)]
+    if fault.kind in PURGES:
+        times += [-rng.uniform(0.6, 1.5), rng.uniform(0.0, 0.4), rng.uniform(0.0, 0.4)]
     for shift_s in times:
         ask = _ask(rng, max(START_S, fault.at_s + shift_s), fault.tenant, prompt, num_routers)
-        yield replace(ask, partition=purged_partition(fault) or "", max_tokens=12, cancel_after_s=None)
+        yield replace(ask, partition=purged_partition(fault) or "", max_tokens=10, cancel_after_s=None)
 
 
 def _ask(rng: random.Random, at_s: float, tenant: int, prompt: tuple[int, ...], num_routers: int) -> Ask:

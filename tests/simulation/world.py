@@ -28,7 +28,7 @@ from tests.simulation.surroundings import surrounded
 from tests.simulation.trace import Trace
 from worker.digest_runner import Durations
 
-SETTLE_S = 4.0
+SETTLE_S = 3.5
 """After everything is mended: leases, backed off writers and stale control data come right."""
 
 ROUTER_PORT = 50_000
@@ -120,10 +120,9 @@ class World:
         self.routers: list[list[RouterInstance]] = [[] for _ in range(plan.num_routers)]
         self.client: Client | None = None
         self.keys: dict[str, str] = {}
-        self.old_keys: dict[str, str] = {}
-        """Second keys, by tenant."""
-        self.revoked: dict[str, float] = {}
-        """When the second key of a tenant was revoked."""
+        self.second_keys: dict[str, str] = {}
+        self.revoked: set[str] = set()
+        """Tenants whose second key was revoked."""
         self._snapshots = [MemorySnapshot() for _ in range(plan.num_routers)]
         self._skews = random.Random(f"skews/{seed}")
         self._pending: dict[asyncio.Task[Any], None] = {}
@@ -223,7 +222,7 @@ class World:
         for name in TENANTS:
             await store.create_tenant(name)
             self.keys[name] = (await store.create_key(name)).value.text
-            self.old_keys[name] = (await store.create_key(name)).value.text
+            self.second_keys[name] = (await store.create_key(name)).value.text
 
     async def _ask_all(self) -> None:
         asked: dict[int, tuple[Ask, PackedTokens]] = {}
