@@ -168,8 +168,8 @@ class ReplicaIndexReader:
 
     async def poll(self) -> None:
         """Applies what is new of all live incarnations. A store that does not answer leaves the copy as it is."""
-        live = set(self._incarnations())
-        for gone in self._followers.keys() - live:
+        live = dict.fromkeys(self._incarnations())
+        for gone in self._followers.keys() - live.keys():
             del self._followers[gone]
             self.replica.forget(gone)
         for incarnation in live:

@@ -111,7 +111,8 @@ class _Connection:
     def __init__(self, address: str) -> None:
         self.channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
         self.stub = worker_pb2_grpc.WorkerServiceStub(self.channel)
-        self.calls: set[_Call] = set()
+        self.calls: dict[_Call, None] = {}
+        """In the order in which they began."""
         self.is_lost = False
 
     def lose(self) -> None:
@@ -230,11 +231,11 @@ class WorkerPool:
 
 @contextmanager
 def _registered(connection: _Connection, call: _Call) -> Iterator[None]:
-    connection.calls.add(call)
+    connection.calls[call] = None
     try:
         yield
     finally:
-        connection.calls.discard(call)
+        connection.calls.pop(call, None)
         call.close()
 
 

@@ -154,6 +154,8 @@ class _Call:
         self._error: BaseException | None = None
         self._is_done = False
         """On the client's side."""
+        self._is_broken = False
+        """On the server's side; what arrives later is nobody's."""
         self._to_client_s = self._to_server_s = 0.0
         self.num_unread = 0
         self.room: asyncio.Future[None] | None = None
@@ -244,6 +246,8 @@ class _Call:
     # The server's half, run in the server's process.
 
     def _begin(self, server: SimulatedServer) -> None:
+        if self._is_broken:
+            return
         server.calls[self] = None
         self._task = server.process.spawn(self._serve(server), f"call {self._path}")
 
@@ -301,6 +305,7 @@ class _Call:
 
     def break_server(self) -> None:
         """See Connection."""
+        self._is_broken = True
         if self.server is not None and self.server.phase is not Phase.DEAD:
             self.server.call_soon(self._cancel_task)
 
