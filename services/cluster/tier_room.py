@@ -35,26 +35,34 @@ def check_combination(tiers: LowerTierOptions) -> None:
 
 def check_host_room(host_bytes: int, num_workers: int, weights_bytes: int, kv_bytes: int, available: int) -> None:
     """Raises PreconditionError where the workers' memory is not free, with `kv_bytes` of pool each."""
-    needed = BASE_BYTES + num_workers * (PROCESS_BYTES + weights_bytes + kv_bytes + host_bytes)
+    needed = _needed_bytes(num_workers, weights_bytes, kv_bytes + host_bytes)
     if needed > available:
         room = (available - needed) // num_workers + host_bytes
         fits = f"up to {room // MIB} MiB would fit" if room >= MIB else "none would fit"
         raise PreconditionError(
             f"too little memory for --host-cache: {num_workers} workers with {host_bytes // MIB} MiB of it each need "
-            f"about {needed // MIB} MiB with everything else, {available // MIB} MiB are free; {fits}"
+            f"{_against(needed, available)}; {fits}"
         )
 
 
 def check_pool_room(kv_bytes: int, num_workers: int, weights_bytes: int, available: int) -> None:
     """Raises PreconditionError where the memory of the workers' pools, of `kv_bytes` each, is not free."""
-    needed = BASE_BYTES + num_workers * (PROCESS_BYTES + weights_bytes + kv_bytes)
+    needed = _needed_bytes(num_workers, weights_bytes, kv_bytes)
     if needed > available:
         room = (available - needed) // num_workers + kv_bytes
         fits = f"--kv-mib {room // MIB} would fit" if room >= MIB else "take fewer workers: --workers"
         raise PreconditionError(
-            f"too little memory for --kv-mib {kv_bytes // MIB}: {num_workers} workers need about {needed // MIB} MiB "
-            f"with everything else, {available // MIB} MiB are free; {fits}"
+            f"too little memory for --kv-mib {kv_bytes // MIB}: {num_workers} workers need "
+            f"{_against(needed, available)}; {fits}"
         )
+
+
+def _needed_bytes(num_workers: int, weights_bytes: int, cache_bytes: int) -> int:
+    return BASE_BYTES + num_workers * (PROCESS_BYTES + weights_bytes + cache_bytes)
+
+
+def _against(needed: int, available: int) -> str:
+    return f"about {needed // MIB} MiB with everything else, {available // MIB} MiB are free"
 
 
 def check_disk_room(disk_bytes: int, num_workers: int, folder: Path) -> None:
