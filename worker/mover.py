@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 from cache_store.block_name import BlockName
-from cache_store.transfers import Load, Moves, TransferResult, Transfers
+from cache_store.transfers import Load, Moves, NoTransfers, Transfers
 from worker.block_copier import BlockCopier
 from worker.step_plan import StepPlan
 
@@ -60,35 +60,8 @@ class DiskFiles(Protocol):
         ...
 
 
-class DeviceOnly:
+class DeviceOnly(NoTransfers):
     """`Mover` of a runner without lower tiers."""
-
-    @property
-    def num_host_blocks(self) -> int:
-        return 0
-
-    @property
-    def num_disk_blocks(self) -> int:
-        return 0
-
-    @property
-    def block_bytes(self) -> int:
-        return 0
-
-    def read_device(self, slots: tuple[int, ...], into: memoryview) -> None:
-        raise AssertionError(f"a runner that moves no blocks is asked for slots {slots}, into {len(into)} bytes")
-
-    def read_host(self, host_slot: int, into: memoryview) -> None:
-        raise AssertionError(f"a runner that moves no blocks is asked for host slot {host_slot}, {len(into)} bytes")
-
-    def finished(self) -> tuple[TransferResult, ...]:
-        return ()
-
-    def notify(self, wake: Callable[[], None]) -> None:
-        """Never calls it."""
-
-    def close(self) -> None:
-        """Has nothing to end."""
 
     def move(self, moves: Moves) -> None:
         assert not moves, "a runner without lower tiers is told to move blocks"
