@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import mmap
+from contextlib import suppress
 
 import torch
 from torch import Tensor
@@ -47,8 +48,6 @@ class HugePages:
 def _map(size: int) -> mmap.mmap:
     piece = mmap.mmap(-1, size)
     if hasattr(mmap, "MADV_HUGEPAGE"):
-        try:
+        with suppress(OSError):  # a kernel without them: pages stay small
             piece.madvise(mmap.MADV_HUGEPAGE)
-        except OSError:  # a kernel without them: pages stay small
-            return piece
     return piece
