@@ -237,7 +237,8 @@ void stemcache_fused_forward(const FusedModel* model, const FusedStep* step, con
   int claimed[kProducts] = {};
   FusedStep last = *step;
   last.num_rows = num_drawing;
-  in_team(step->num_threads, [&](Team& team, int thread) {
+  const int most = attention->steps[0]->num_threads;  // for so many it has memory
+  in_team(step->num_threads < most ? step->num_threads : most, [&](Team& team, int thread) {
     const Context c{*model, *step, team, claimed, thread};
     embed(c, token_ids);
     for (int layer = 0; layer < model->num_layers; layer++) {

@@ -91,3 +91,10 @@ def test_all_layers_in_one_call_give_the_same_bits(
     calls, stages = (logits_of(model, each, num_threads) for each in (native, StageByStage(native)))
     assert len(calls) == len(stages) > 20
     assert all(torch.equal(a, b) for a, b in zip(calls, stages, strict=True))
+
+
+def test_an_attention_of_fewer_threads_than_torch_has_is_not_called_by_more(load: Load, tmp_path: Path) -> None:
+    model = load("llama", KvDtype.FLOAT32)
+    alone = NativeAttention(compiler(), kernel_cache(tmp_path), 1, Order.FIXED)
+    both = NativeAttention(compiler(), kernel_cache(tmp_path), 3, Order.FIXED)
+    assert all(torch.equal(a, b) for a, b in zip(logits_of(model, alone, 3), logits_of(model, both, 3), strict=True))
