@@ -91,7 +91,7 @@ class IndexReplica:
             return {}
         self._domains.move_to_end(domain_tag)
         found: dict[Incarnation, int] = {}
-        first, last = digests[:DIGEST_BYTES], digests[-DIGEST_BYTES:]
+        first, last, guess = digests[:DIGEST_BYTES], digests[-DIGEST_BYTES:], 0
         for incarnation in incarnations:
             held = domain.get(incarnation)
             if held is None or held.changes is not None:
@@ -99,8 +99,10 @@ class IndexReplica:
             known = held.digests
             if last in known:  # most hold all or nothing
                 found[incarnation] = len(digests) // DIGEST_BYTES
+            elif first in known:
+                found[incarnation] = guess = _longest(digests, known, guess)
             else:
-                found[incarnation] = _longest(digests, known) if first in known else 0
+                found[incarnation] = 0
         return found
 
     def begin_load(self, domain_tag: DomainTag, incarnation: Incarnation) -> ReplicaLoad | None:
@@ -223,9 +225,21 @@ def leading(digests: bytes, known: Container[bytes]) -> int:
     return _longest(digests, known)
 
 
-def _longest(digests: bytes, known: Container[bytes]) -> int:
-    """The same for a chain whose first digest is known and whose last is not."""
+def _longest(digests: bytes, known: Container[bytes], guess: int = 0) -> int:
+    """The same for a chain whose first digest is known and whose last is not.
+
+    `guess` is what another one holds, 0 where nobody is known: of a prompt that many hold in part, they often hold the
+    same part.
+    """
     low, high = 0, len(digests) - DIGEST_BYTES  # starts of one that is known and of one that is not
+    if guess:
+        after = guess * DIGEST_BYTES
+        if digests[after : after + DIGEST_BYTES] in known:
+            low = after
+        elif digests[after - DIGEST_BYTES : after] in known:
+            return guess
+        else:
+            high = after - DIGEST_BYTES
     while high - low > DIGEST_BYTES:
         middle = (low + high) // _TWO_DIGESTS * DIGEST_BYTES
         if digests[middle : middle + DIGEST_BYTES] in known:

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from hiredis import pack_command
 from redis.asyncio import ConnectionPool
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import NoScriptError, RedisError, ResponseError
@@ -178,7 +179,8 @@ def _answers(replies: Sequence[Reply | ResponseError]) -> list[Reply]:
 
 
 async def _send(connection: AbstractConnection, commands: Sequence[Command]) -> None:
-    await connection.send_packed_command(connection.pack_commands(commands), check_health=False)
+    packed = [pack_command(tuple(command)) for command in commands]  # redis-py's own takes up to 15 times as long
+    await connection.send_packed_command(packed, check_health=False)
 
 
 async def _read(connection: AbstractConnection) -> Reply | ResponseError:

@@ -43,7 +43,10 @@ def digests(name: str, num_blocks: int) -> bytes:
 
 
 def make_chains(lengths: Sequence[int], num_workers: int) -> list[Chain]:
-    """For each length one that workers hold to different depths and one that all hold, and one that nobody holds."""
+    """For each length one that workers hold to different depths, one that all hold and one of which all hold 40 %.
+
+    And one that nobody holds.
+    """
     last = max(1, num_workers - 1)
     made = []
     for length in lengths:
@@ -52,6 +55,8 @@ def make_chains(lengths: Sequence[int], num_workers: int) -> list[Chain]:
         made.append(
             Chain(f"{length:,} blocks, all hold all", digests(f"full {length}", length), (length,) * num_workers)
         )
+        part = (max(1, length * 2 // 5),) * num_workers
+        made.append(Chain(f"{length:,} blocks, all hold 40 %", digests(f"part {length}", length), part))
     length = max(lengths)
     made.append(Chain(f"{length:,} blocks, nobody holds any", digests("none", length), (0,) * num_workers))
     return made
