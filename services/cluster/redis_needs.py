@@ -57,6 +57,7 @@ _NEEDS: dict[RedisRole, tuple[Command, ...]] = {
         ("EVALSHA_RO", _SHA1, 1, _BLOCKS),
         ("EVAL_RO", "return 0", 1, _BLOCKS),
         ("SISMEMBER", _BLOCKS, ""),
+        ("SMISMEMBER", _BLOCKS, "", ""),
         ("EVALSHA", _SHA1, 1, _PLACES),
         ("EVAL", "return 0", 2, LIMITS_ROUTERS_KEY, LIMITS_BIRTH_KEY),
         ("TIME",),
