@@ -21,6 +21,7 @@ def closure(roots: list[str]) -> dict[str, str]:
     """Name to version of `roots` and all that they need on this platform."""
     pins: dict[str, str] = {}
     queue = [(Requirement(text), "") for text in roots]
+    walked: set[tuple[str, str]] = set()
     while queue:
         requirement, extra = queue.pop()
         if requirement.marker and not requirement.marker.evaluate({"extra": extra}):
@@ -33,7 +34,8 @@ def closure(roots: list[str]) -> dict[str, str]:
         for child in requires(name) or []:
             child_requirement = Requirement(child)
             for child_extra in requirement.extras or {""}:
-                if canonicalize_name(child_requirement.name) not in pins:
+                if (str(child_requirement), child_extra) not in walked:
+                    walked.add((str(child_requirement), child_extra))
                     queue.append((child_requirement, child_extra))
     return pins
 

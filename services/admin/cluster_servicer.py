@@ -24,6 +24,7 @@ from services.router.records import Arrived, Ended, FirstToken, RequestRecord, R
 from services.router.registry_view import RegistryView
 from services.router.routing import RouteRule, RouteTerm
 from services.router.statuses import abort_with
+from services.router.traffic import TenantTraffic
 from services.router.worker_drains import WorkerDrains
 from services.tenants.directory import TenantDirectory
 
@@ -100,6 +101,7 @@ class ClusterServicer(ClusterServiceServicer):
             planned_requests=condition.counts.num_planned,
             degraded_requests=condition.counts.num_degraded,
             index_copy=_index_copy(condition.index),
+            traffic=[_traffic(name, each) for name, each in sorted(condition.traffic.tenants.items())],
         )
 
     def _tenant_name(self, tenant_id: TenantId) -> str:
@@ -156,6 +158,18 @@ def _index_copy(stats: ReplicaStats) -> pb.IndexCopy:
         copy_lookups=stats.num_copy_lookups,
         script_lookups=stats.num_script_lookups,
         failed_lookups=stats.num_failed_lookups,
+    )
+
+
+def _traffic(name: str, traffic: TenantTraffic) -> pb.TenantTraffic:
+    return pb.TenantTraffic(
+        tenant=name,
+        requests=traffic.num_requests,
+        prompt_tokens=traffic.prompt_tokens,
+        device_tokens=traffic.device_tokens,
+        host_tokens=traffic.host_tokens,
+        disk_tokens=traffic.disk_tokens,
+        peer_tokens=traffic.peer_tokens,
     )
 
 

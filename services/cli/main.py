@@ -8,7 +8,21 @@ import sys
 from collections.abc import Sequence
 
 from cache_store.errors import StemcacheError, UnavailableError
-from services.cli import adapters, cache, doctor, drain, explain, generate, metrics, plan, replay, status, tenants, up
+from services.cli import (
+    adapters,
+    cache,
+    doctor,
+    drain,
+    explain,
+    generate,
+    metrics,
+    plan,
+    replay,
+    status,
+    tenants,
+    top,
+    up,
+)
 from services.cli.exit_codes import DESCRIPTION, ExitCode
 from services.cli.output import error_line
 from services.client import ApiDeadlineError, ApiUnavailableError
@@ -22,7 +36,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"stemcache {VERSION}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (up, generate, cache, tenants, adapters, status, drain, explain, metrics, replay, plan, doctor):
+    for module in (up, generate, cache, tenants, adapters, status, top, drain, explain, metrics, replay, plan, doctor):
         module.add_command(commands)
     return parser
 

@@ -26,6 +26,7 @@ from services.client.admin_results import (
     TenantUse,
     TierShare,
     TierStatus,
+    TrafficStatus,
     WindowStatus,
     WorkerPurge,
     WorkerStatus,
@@ -116,6 +117,9 @@ def status_of(message: pb.GetStatusResponse) -> ClusterStatus:
         planned_requests=message.planned_requests,
         degraded_requests=message.degraded_requests,
         index_copy=IndexCopyStatus(*(getattr(message.index_copy, each.name) for each in fields(IndexCopyStatus))),
+        traffic=tuple(
+            TrafficStatus(*(getattr(each, field.name) for field in fields(TrafficStatus))) for each in message.traffic
+        ),
     )
 
 

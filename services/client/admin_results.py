@@ -286,6 +286,27 @@ class IndexCopyStatus:
 
 
 @dataclass(frozen=True, slots=True)
+class TrafficStatus:
+    """What one tenant's requests asked of the cache and found in it; counts since the router's start."""
+
+    tenant: str
+    requests: int
+    """Whose first token has come."""
+    prompt_tokens: int
+    """Of these requests."""
+    device_tokens: int
+    """Reused, and on the worker's device before."""
+    host_tokens: int
+    disk_tokens: int
+    peer_tokens: int
+
+    @property
+    def cached_tokens(self) -> int:
+        """Reused, wherever they lay."""
+        return self.device_tokens + self.host_tokens + self.disk_tokens + self.peer_tokens
+
+
+@dataclass(frozen=True, slots=True)
 class ClusterStatus:
     """A router and what it sees."""
 
@@ -304,6 +325,8 @@ class ClusterStatus:
     degraded_requests: int = 0
     """Of them those whose route was degraded."""
     index_copy: IndexCopyStatus = IndexCopyStatus()
+    traffic: tuple[TrafficStatus, ...] = ()
+    """By name of the tenant."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -219,7 +219,7 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     adapters = AdapterControl(store, sync, publisher, view, planner.models, clock)
     prefixes = Prefixes(planner, view, questioner, clock)
     cache = CacheServicer(directory, generations, prefixes, purges, PurgeRate(clock))
-    condition = Condition(directory, view, index, shared, table, generations.counts)
+    condition = Condition(directory, view, index, shared, table, generations.counts, generations.traffic)
     health = Health(limits.write_s)
     readiness = Readiness(health, lambda: directory.is_ready and view.is_serving)
     return _Parts(

@@ -9,6 +9,7 @@ from cache_store.redis_replica import ReplicaStats
 from services.router.cluster_limits import ClusterLimits
 from services.router.generations import PlanCounts
 from services.router.registry_view import RegistryView
+from services.router.traffic import Traffic
 from services.tenants.directory import TenantDirectory
 
 
@@ -50,6 +51,7 @@ class Condition:
         limits: ClusterLimits,
         running: Running,
         counts: PlanCounts,
+        traffic: Traffic,
     ) -> None:
         self._directory = directory
         self._view = view
@@ -58,6 +60,8 @@ class Condition:
         self._running = running
         self.counts = counts
         """Requests since the start."""
+        self.traffic = traffic
+        """What they asked of the cache and found, by tenant."""
 
     @property
     def index(self) -> ReplicaStats:

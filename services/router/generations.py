@@ -24,6 +24,7 @@ from services.router.generation import Finished, GenerationEvent, GenerationSpec
 from services.router.planning import Plan, Planner
 from services.router.records import Arrived, Ended, RequestRecord, RequestRecords
 from services.router.request_table import Attached, Call, RequestTable
+from services.router.traffic import Traffic
 from services.router.validation import generation_spec
 from services.tenants.model import NO_LIMITS, Tenant
 
@@ -87,6 +88,8 @@ class Generations:
         self._is_draining = False
         self.counts = PlanCounts()
         """Only to be looked at."""
+        self.traffic = Traffic()
+        """Likewise."""
 
     def arrival(self, timeout_s: float | None) -> Arrival:
         """A call that comes now."""
@@ -129,7 +132,7 @@ class Generations:
     ) -> AsyncGenerator[GenerationEvent, None]:
         async with self._limits.place(tenant):
             record = self._records.open(tenant.name, request_id)
-            ending = _Ending(record)
+            ending = _Ending(record, self.traffic)
             try:
                 record.add(Arrived(arrival.receive_unix_s, spec.model))
                 job = await self._job(tenant, request_id, spec, arrival, record)
@@ -181,8 +184,9 @@ class Generations:
 class _Ending:
     """Writes the end of a request into its record, once."""
 
-    def __init__(self, record: RequestRecord) -> None:
+    def __init__(self, record: RequestRecord, traffic: Traffic) -> None:
         self._record = record
+        self._traffic = traffic
         self._completion_tokens = 0
         self._has_ended = False
 
@@ -192,6 +196,8 @@ class _Ending:
             self._completion_tokens += count(event.tokens)
         elif isinstance(event, Finished):
             self.end("OK", event.timings)
+        else:
+            self._traffic.note(self._record.tenant_name, event)
 
     def end(self, status: str, timings: Timings | None) -> None:
         if not self._has_ended:

@@ -30,6 +30,7 @@ ALLOWED = {
         "services/cluster/",
     ),
     "cryptography": ("services/tenants/", "cache_store/block_seal.py", "cache_store/peer_seal.py"),
+    "textual": ("services/top/",),
     "prometheus_client": ("services/cli/metrics.py",),
 }
 

@@ -1567,6 +1567,52 @@ class IndexCopy(_message.Message):
 Global___IndexCopy: _TypeAlias = IndexCopy  # noqa: Y015
 
 @_typing.final
+class TenantTraffic(_message.Message):
+    """What one tenant's requests asked of the cache and found in it; counts since the router's start."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    TENANT_FIELD_NUMBER: _builtins.int
+    REQUESTS_FIELD_NUMBER: _builtins.int
+    PROMPT_TOKENS_FIELD_NUMBER: _builtins.int
+    DEVICE_TOKENS_FIELD_NUMBER: _builtins.int
+    HOST_TOKENS_FIELD_NUMBER: _builtins.int
+    DISK_TOKENS_FIELD_NUMBER: _builtins.int
+    PEER_TOKENS_FIELD_NUMBER: _builtins.int
+    tenant: _builtins.str
+    """Name of the tenant."""
+    requests: _builtins.int
+    """Requests whose first token has come."""
+    prompt_tokens: _builtins.int
+    """Tokens of their prompts."""
+    device_tokens: _builtins.int
+    """Of them reused, and on the worker's device before."""
+    host_tokens: _builtins.int
+    """Reused, from the host's memory."""
+    disk_tokens: _builtins.int
+    """Reused, from disk."""
+    peer_tokens: _builtins.int
+    """Reused, from another worker."""
+    def __init__(
+        self,
+        *,
+        tenant: _builtins.str = ...,
+        requests: _builtins.int = ...,
+        prompt_tokens: _builtins.int = ...,
+        device_tokens: _builtins.int = ...,
+        host_tokens: _builtins.int = ...,
+        disk_tokens: _builtins.int = ...,
+        peer_tokens: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["device_tokens", b"device_tokens", "disk_tokens", b"disk_tokens", "host_tokens", b"host_tokens", "peer_tokens", b"peer_tokens", "prompt_tokens", b"prompt_tokens", "requests", b"requests", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___TenantTraffic: _TypeAlias = TenantTraffic  # noqa: Y015
+
+@_typing.final
 class GetStatusResponse(_message.Message):
     """State of a router and what it sees."""
 
@@ -1583,6 +1629,7 @@ class GetStatusResponse(_message.Message):
     PLANNED_REQUESTS_FIELD_NUMBER: _builtins.int
     DEGRADED_REQUESTS_FIELD_NUMBER: _builtins.int
     INDEX_COPY_FIELD_NUMBER: _builtins.int
+    TRAFFIC_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version of the product."""
     degraded: _builtins.bool
@@ -1615,6 +1662,10 @@ class GetStatusResponse(_message.Message):
     def index_copy(self) -> Global___IndexCopy:
         """What it knows of the index by itself."""
 
+    @_builtins.property
+    def traffic(self) -> _containers.RepeatedCompositeFieldContainer[Global___TenantTraffic]:
+        """What tenants asked of the cache and found in it, by name."""
+
     def __init__(
         self,
         *,
@@ -1629,10 +1680,11 @@ class GetStatusResponse(_message.Message):
         planned_requests: _builtins.int = ...,
         degraded_requests: _builtins.int = ...,
         index_copy: Global___IndexCopy | None = ...,
+        traffic: _abc.Iterable[Global___TenantTraffic] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["control_age", b"control_age", "index_copy", b"index_copy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_age", b"control_age", "control_generation", b"control_generation", "degraded", b"degraded", "degraded_reasons", b"degraded_reasons", "degraded_requests", b"degraded_requests", "index_copy", b"index_copy", "planned_requests", b"planned_requests", "refused_workers", b"refused_workers", "running_requests", b"running_requests", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_age", b"control_age", "control_generation", b"control_generation", "degraded", b"degraded", "degraded_reasons", b"degraded_reasons", "degraded_requests", b"degraded_requests", "index_copy", b"index_copy", "planned_requests", b"planned_requests", "refused_workers", b"refused_workers", "running_requests", b"running_requests", "traffic", b"traffic", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,1 @@
+"""`stemcache top`: a live view in the terminal."""
