@@ -1,10 +1,13 @@
-"""What a worker has cached, as whole prefixes, those used last first: what it gives away before it leaves. Pure."""
+"""What a worker has cached, as whole prefixes, those used last first: what it gives away before it leaves. Pure.
+
+Prefixes that begin alike share what is alike, so that to name them costs as much as the blocks that there are, however
+many prefixes go through one of them.
+"""
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from heapq import nlargest
 
 from cache_store.domain import Domain
@@ -12,43 +15,107 @@ from cache_store.lower_block import LowerBlock
 from cache_store.prefix_tree import Block
 from cache_store.tokens import PackedTokens
 
+CachedBlock = Block | LowerBlock
+
+IN_USE = 2**62
+"""Later than any use."""
+
+
+class Line:
+    """Tokens of a block and, by `parent`, of all before it. Never changes; one object for all that begin so."""
+
+    __slots__ = ("num_blocks", "parent", "tokens")
+
+    def __init__(self, parent: Line | None, tokens: bytes) -> None:
+        self.parent = parent
+        self.tokens = tokens
+        self.num_blocks: int = 1 if parent is None else parent.num_blocks + 1
+
+    def packed(self) -> PackedTokens:
+        """From the first block on."""
+        parts: list[bytes] = []
+        line: Line | None = self
+        while line is not None:
+            parts.append(line.tokens)
+            line = line.parent
+        parts.reverse()
+        return PackedTokens(b"".join(parts))
+
 
 @dataclass(frozen=True, slots=True)
 class HotPrefix:
-    """A line of blocks from its domain's root to a leaf."""
+    """A line of blocks from its domain's root on."""
 
     domain: Domain
-    tokens: PackedTokens = field(repr=False)
-    num_blocks: int
+    line: Line
+    digest: bytes
+    """Of its last block. Two looks may take different prefixes for one by it, no more."""
     order: int
-    """Of its leaf's last use, over all of the worker's: larger is later."""
+    """Of that block's last use, over all of the worker's: larger is later."""
+
+    @property
+    def num_blocks(self) -> int:
+        return self.line.num_blocks
 
 
-def hottest(leaves: Iterable[tuple[Domain, Block | LowerBlock]], most: int) -> list[HotPrefix]:
-    """The `most` lines that were used last, tenants in turn. Those with a time to live are left out."""
-    lasting = [(domain, leaf) for domain, leaf in leaves if leaf.use is None or leaf.use.expires_s == math.inf]
-    latest = nlargest(most, lasting, key=lambda each: order_of(each[1]))
+def hottest(
+    leaves: Iterable[tuple[Domain, CachedBlock]], lasts: Callable[[CachedBlock], bool], most: int, most_blocks: int
+) -> list[HotPrefix]:
+    """The `most` lines that were used last, tenants in turn, of `most_blocks` blocks together at most.
+
+    Each ends with a block that `lasts`: what has a time to live is left out, unless something that has none follows it.
+    """
+    ends = _lasting_ends(leaves, lasts)
+    latest = nlargest(most, ends.items(), key=lambda each: order_of(each[0]))
+    lines: dict[CachedBlock, Line] = {}
     ranks: dict[str, int] = {}
     ranked: list[tuple[int, HotPrefix]] = []
-    for domain, leaf in latest:
+    for end, domain in latest:
+        line = _line(end, lines, most_blocks)
+        if line is None:
+            break
         rank = ranks[domain.tenant] = ranks.get(domain.tenant, -1) + 1
-        parts = tokens_of(leaf)
-        ranked.append((rank, HotPrefix(domain, PackedTokens(b"".join(parts)), len(parts), order_of(leaf))))
+        ranked.append((rank, HotPrefix(domain, line, end.digest, order_of(end))))
     ranked.sort(key=lambda pair: pair[0])
     return [prefix for _, prefix in ranked]
 
 
-def order_of(leaf: Block | LowerBlock) -> int:
+def order_of(block: CachedBlock) -> int:
     """When it was used last; what was never let go of is in use."""
-    return 2**62 if leaf.use is None else leaf.use.order
+    return IN_USE if block.use is None else block.use.order
 
 
-def tokens_of(leaf: Block | LowerBlock) -> list[bytes]:
-    """Tokens of a block and all before it, one entry a block."""
-    parts: list[bytes] = []
-    node: object = leaf
-    while isinstance(node, Block | LowerBlock):
-        parts.append(node.tokens)
-        node = node.parent if isinstance(node, Block) or node.device is None else node.device.parent
-    parts.reverse()
-    return parts
+def _lasting_ends(
+    leaves: Iterable[tuple[Domain, CachedBlock]], lasts: Callable[[CachedBlock], bool]
+) -> dict[CachedBlock, Domain]:
+    """The last block that lasts of each line, with its domain."""
+    ends: dict[CachedBlock, Domain] = {}
+    passed: set[CachedBlock] = set()
+    for domain, leaf in leaves:
+        block: CachedBlock | None = leaf
+        while block is not None and block not in passed and not lasts(block):
+            passed.add(block)
+            block = _before(block)
+        if block is not None and block not in passed:
+            ends[block] = domain
+    return ends
+
+
+def _line(end: CachedBlock, lines: dict[CachedBlock, Line], most: int) -> Line | None:
+    """The line up to a block, made of those that are there; None where there would be more than `most`."""
+    fresh: list[CachedBlock] = []
+    block: CachedBlock | None = end
+    while block is not None and block not in lines:
+        fresh.append(block)
+        block = _before(block)
+    if len(lines) + len(fresh) > most:
+        return None
+    line = None if block is None else lines[block]
+    for each in reversed(fresh):
+        line = lines[each] = Line(line, each.tokens)
+    return line
+
+
+def _before(block: CachedBlock) -> CachedBlock | None:
+    parent = block.parent if isinstance(block, Block) or block.device is None else block.device.parent
+    return parent if isinstance(parent, Block | LowerBlock) else None

@@ -14,8 +14,7 @@ from dataclasses import dataclass, field, replace
 
 from cache_store.block_pool import BlockPool
 from cache_store.domain import Domain, DomainTag, TenantId
-from cache_store.hot_prefixes import HotPrefix, hottest
-from cache_store.lower_block import LowerBlock
+from cache_store.hot_prefixes import CachedBlock, HotPrefix, hottest
 from cache_store.prefix_tree import Block
 from cache_store.tokens import PackedTokens, common_prefix, count
 from cache_store.transfers import Transfers
@@ -26,6 +25,7 @@ from worker.scheduler import Scheduler
 from worker.sequence import Sequence, SwapIn
 
 MAX_PREFIXES = 4_096
+MAX_PREFIX_BLOCKS = 1 << 18
 """That are named when a worker leaves: those used last."""
 
 
@@ -96,12 +96,12 @@ class Exchange:
         self._pool.expire()
         chain = self._pool.matching.chain(domain, tokens, count(tokens))
         below = self._pool.matching.loadable(domain, chain, tokens, count(tokens))
-        line: tuple[Block | LowerBlock, ...] = (*chain, *below)
-        found = line[first_block : first_block + num_most]
+        line: list[CachedBlock] = [*chain, *below]
+        lasts = self._lasting()
+        while line and not lasts(line[-1]):
+            line.pop()  # what has a time to live stays where its time is known
         copies: list[bytearray] = []
-        for block in found:
-            if block.use is not None and block.use.expires_s < math.inf:
-                break  # what has a time to live stays where its time is known
+        for block in line[first_block : first_block + num_most]:
             buffer = bytearray(self.block_bytes)
             if not self._read(block, memoryview(buffer)):
                 break
@@ -113,13 +113,29 @@ class Exchange:
     def hottest(self) -> list[HotPrefix]:
         """What is cached, as prefixes, those used last first, tenants in turn."""
         self._pool.expire()
-        return hottest(self._pool.matching.leaves(), MAX_PREFIXES) if self.block_bytes else []
+        if not self.block_bytes:
+            return []
+        return hottest(self._pool.matching.leaves(), self._lasting(), MAX_PREFIXES, MAX_PREFIX_BLOCKS)
 
     def is_strict(self, tenant: TenantId) -> bool:
         """Whether its guarantee is its maximum."""
         return self._pool.quotas.of(tenant).share(self._pool.kind).is_strict
 
-    def _read(self, block: Block | LowerBlock, into: memoryview) -> bool:
+    def _lasting(self) -> Callable[[CachedBlock], bool]:
+        """Whether a block has no time to live. One that nobody has let go of has that of the requests that hold it."""
+        held = {
+            block
+            for sequence in self._scheduler.running
+            if sequence.owner.request.ttl_s < math.inf
+            for block in sequence.blocks
+        }
+
+        def lasts(block: CachedBlock) -> bool:
+            return block not in held if block.use is None else block.use.expires_s == math.inf
+
+        return lasts
+
+    def _read(self, block: CachedBlock, into: memoryview) -> bool:
         """False for a block that lies on disk."""
         if isinstance(block, Block):
             self._transfers.read_device(block.slots, into)
@@ -138,6 +154,8 @@ class Exchange:
         owner = sequence.owner
         if not owner.may_commit or owner.domain.root != domain.root or sequence.waits_for_swap:
             return False
+        if owner.request.ttl_s < math.inf:
+            return False  # its blocks stay here
         if sequence.id is not None and not sequence.is_prefilling:
             return False
         return common_prefix(sequence.prefix, tokens) // self._block_size > num_there

@@ -46,6 +46,9 @@ class _Peer:
     num_failed: int = 0
     rests_until_s: float = 0.0
 
+    def fetch_s(self, num_blocks: int) -> float | None:
+        return self.opening_s + num_blocks * self.block_s if self.is_measured else None
+
 
 class FetchCost:
     """Speeds of one engine and its peers."""
@@ -65,15 +68,20 @@ class FetchCost:
         if self._clock.monotonic_s() < known.rests_until_s:
             return 0
         compute_s = self.compute_s(num_blocks)
-        if not known.is_measured or compute_s == 0:
+        fetch_s = known.fetch_s(num_blocks)
+        if fetch_s is None or compute_s == 0:
             return num_blocks
-        fetch_s = known.opening_s + num_blocks * known.block_s
         if fetch_s < compute_s * (CLEARLY if known.is_declined else 1.0):
             known.is_declined, known.num_declined = False, 0
             return num_blocks
         known.is_declined = True
         known.num_declined += 1
         return min(num_blocks, PROBE_BLOCKS) if known.num_declined % RETRY_EVERY == 0 else 0
+
+    def fetch_s(self, peer: Incarnation, num_blocks: int) -> float | None:
+        """Seconds to fetch as many; None where that was never measured."""
+        known = self._peers.get(peer)
+        return None if known is None else known.fetch_s(num_blocks)
 
     def compute_s(self, num_blocks: int) -> float:
         """Seconds to compute as many blocks; 0 where no speed is known."""
@@ -86,15 +94,18 @@ class FetchCost:
         return min(MAX_TIMEOUT_S, max(MIN_TIMEOUT_S, compute_s)) if compute_s else UNMEASURED_TIMEOUT_S
 
     def note(self, peer: Incarnation, num_blocks: int, opening_s: float, transfer_s: float) -> None:
-        """So many blocks came; 0: it had none, which says nothing of its speed."""
-        known = self._of(peer)
-        known.num_failed = 0
+        """So many blocks came, whether all is well with it or not; 0: it had none, which says nothing of its speed."""
         if num_blocks == 0:
             return
+        known = self._of(peer)
         gain = _PART if known.is_measured else 1.0
         known.opening_s += gain * (opening_s - known.opening_s)
         known.block_s += gain * (transfer_s / num_blocks - known.block_s)
         known.is_measured = True
+
+    def note_success(self, peer: Incarnation) -> None:
+        """It answered, and with what it was asked for."""
+        self._of(peer).num_failed = 0
 
     def note_failure(self, peer: Incarnation) -> None:
         """It is not asked for a while."""

@@ -3,14 +3,15 @@
 A sequence that could start, and of whose prompt another worker holds more than this one, waits for those blocks where
 fetching is faster than computing (`worker/fetch_cost.py`). On their way they are bytes in buffers that are counted, and
 hold no block of the pool; where they have come they go to the device as blocks of lower tiers do (`worker/swap.py`).
-Others of the domain that begin alike wait for the same fetch. One that nobody waits for any more is cancelled, and none
-outlives its time. Owned by the engine's thread.
+Others of the domain that begin alike wait for the same fetch, for as long as computing what they share would take. One
+that nobody waits for any more is cancelled, and none outlives its time. Owned by the engine's thread.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Container
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from cache_store.block_pool import BlockPool
 from cache_store.clock import Clock
@@ -18,7 +19,7 @@ from cache_store.domain import Domain
 from cache_store.tier_kind import Elsewhere
 from cache_store.tokens import PackedTokens, common_prefix, count, part
 from cache_store.usage import NO_PEERS, CachedTokens
-from worker.fetch_cost import MAX_TIMEOUT_S, FetchCost
+from worker.fetch_cost import MAX_TIMEOUT_S, MIN_TIMEOUT_S, FetchCost
 from worker.peers import Fetched, FetchId, FetchOrder, PeerHint, Peers
 from worker.sequence import Sequence, SwapIn
 
@@ -52,15 +53,29 @@ class Landing:
 class _Fetch:
     order: FetchOrder
     state: SwapIn
-    until_s: float
-    num_waiting: int
-    """Sequences; of one that was ordered for nobody yet, 1."""
+    began_s: float
+    worth_s: float
+    """What computing its blocks would take, or what is taken for that."""
     is_ahead: bool
     """Ordered for nobody yet."""
+    waiting: dict[Sequence, float] = field(default_factory=dict)
+    """Until when each waits."""
 
     @property
     def end_block(self) -> int:
         return self.order.first_block + self.order.num_blocks
+
+    @property
+    def until_s(self) -> float:
+        return self.began_s + self.order.timeout_s + LATE_S
+
+    @property
+    def is_wanted(self) -> bool:
+        return self.is_ahead or bool(self.waiting)
+
+    def patience_s(self, num_blocks: int) -> float:
+        """How long to wait for so many of its blocks."""
+        return max(MIN_TIMEOUT_S, self.worth_s * num_blocks / self.order.num_blocks)
 
     @property
     def num_bytes(self) -> int:
@@ -104,18 +119,22 @@ class Fetches:
         most = sequence.num_tokens - 1
         here = self._pool.cached_tokens(domain, sequence.prefix, most)
         num_here = here.total // self._block_size
-        fetch = self._shared(sequence, num_here)
-        if fetch is not None:
-            fetch.num_waiting += 1
+        now_s = self._clock.monotonic_s()
+        shared = self._shared(sequence, num_here)
+        if shared is not None:
+            fetch, num_more = shared
+            fetch.waiting[sequence] = now_s + fetch.patience_s(num_more)
         elif hint is None or sequence.has_fetched or here != CachedTokens(here.device):
             return False  # where a lower tier of this worker has more, it is nearer, and was not worth it
         else:
             num_there = min(hint.num_blocks, most // self._block_size)
-            fetch = self._order_worthwhile(hint, domain, sequence.prefix, num_here, num_there)
-            if fetch is None:
+            ordered = self._order_worthwhile(hint, domain, sequence.prefix, num_here, num_there)
+            if ordered is None:
                 return False
+            fetch = ordered
+            fetch.waiting[sequence] = math.inf  # it ends before
             sequence.has_fetched = True
-        sequence.wait_for(fetch.state, self._clock.monotonic_s())
+        sequence.wait_for(fetch.state, now_s)
         return True
 
     def adopt(self, hint: PeerHint, domain: Domain, tokens: PackedTokens) -> SwapIn | None:
@@ -130,6 +149,7 @@ class Fetches:
         tokens = part(tokens, 0, (num_here + num_blocks) * self._block_size)
         fetch = self._order(hint, domain, tokens, num_here, MAX_TIMEOUT_S)
         fetch.is_ahead = True
+        fetch.worth_s = self._cost.timeout_s(num_blocks)
         return fetch.state
 
     def arrived(self, fetched: Fetched) -> None:
@@ -139,7 +159,7 @@ class Fetches:
             return
         self._note(fetch, fetched)
         order = fetch.order
-        blocks = fetched.blocks[: self._num_spare(order.domain)] if fetch.is_ahead else fetched.blocks
+        blocks = fetched.blocks[: self._num_taken(order)] if fetch.is_ahead else fetched.blocks
         if not blocks:
             fetch.state.end(0, self._clock.monotonic_s())
             return
@@ -150,13 +170,15 @@ class Fetches:
             fetch.state.end(0, self._clock.monotonic_s())
             self._landing.remove(fetch)
 
-    def drop(self, state: SwapIn) -> None:
-        """A sequence does not wait for it any more."""
-        for fetch in tuple(self._running.values()):
-            if fetch.state is state:
-                fetch.num_waiting -= 1
-                if fetch.num_waiting == 0:
-                    self._give_up(fetch)
+    def drop(self, sequence: Sequence) -> None:
+        """It does not wait for what it waited for any more."""
+        for fetch in self._all():
+            if (
+                fetch.waiting.pop(sequence, None) is not None
+                and not fetch.is_wanted
+                and fetch.order.id in self._running
+            ):
+                self._give_up(fetch)
 
     def purge(self, roots: Container[bytes]) -> None:
         """Nothing that is on its way for the domains of these roots is used."""
@@ -165,13 +187,17 @@ class Fetches:
                 self._give_up(fetch)
 
     def expire(self) -> None:
-        """Gives up what should have been answered long ago."""
+        """Gives up what should have been answered long ago, and lets those go on that have waited long enough."""
         now_s = self._clock.monotonic_s()
         for fetch in tuple(self._running.values()):
             if now_s > fetch.until_s:
                 self._cost.note_failure(fetch.order.peer.incarnation)
                 self.counts = replace(self.counts, failed_fetches=self.counts.failed_fetches + 1)
                 self._give_up(fetch)
+        for fetch in tuple(self._running.values()):
+            for sequence in [each for each, until_s in fetch.waiting.items() if now_s > until_s]:
+                sequence.stop_waiting(now_s)
+                self.drop(sequence)
 
     def check_invariants(self) -> None:
         """Raises AssertionError where the books do not agree."""
@@ -181,7 +207,9 @@ class Fetches:
         for identifier, fetch in self._running.items():
             assert fetch.order.id == identifier
             assert fetch.state.end_s is None, "a fetch that has ended runs"
-            assert fetch.num_waiting > 0, "nobody waits for a fetch"
+            assert fetch.is_wanted, "nobody waits for a fetch"
+            for sequence in fetch.waiting:
+                assert sequence.swap_in is fetch.state, "who waits for a fetch waits for something else"
 
     @property
     def _is_possible(self) -> bool:
@@ -190,17 +218,27 @@ class Fetches:
     def _all(self) -> list[_Fetch]:
         return [*self._running.values(), *self._landing]
 
-    def _shared(self, sequence: Sequence, num_here: int) -> _Fetch | None:
-        """A fetch on its way that brings more of the sequence's prompt than is here."""
-        best: _Fetch | None = None
-        for fetch in self._all():
+    def _shared(self, sequence: Sequence, num_here: int) -> tuple[_Fetch, int] | None:
+        """A fetch on its way that brings more of the sequence's prompt than is here, soon enough, and how much more."""
+        best: tuple[_Fetch, int] | None = None
+        for fetch in () if sequence.has_fetched else self._all():
             if fetch.order.domain.root != sequence.owner.domain.root or fetch.order.first_block > num_here:
                 continue
             num_alike = common_prefix(fetch.order.tokens, sequence.prefix) // self._block_size
-            num_alike = min(num_alike, (sequence.num_tokens - 1) // self._block_size)
-            if num_alike > num_here:
-                best, num_here = fetch, num_alike
+            num_more = min(num_alike, (sequence.num_tokens - 1) // self._block_size) - num_here
+            if num_more > (best[1] if best else 0) and self._is_soon(fetch, num_more):
+                best = fetch, num_more
         return best
+
+    def _is_soon(self, fetch: _Fetch, num_more: int) -> bool:
+        """Whether it should end before so many of its blocks were computed. One that is late is taken to stay so."""
+        if fetch.order.id not in self._running:
+            return True
+        passed_s, patience_s = self._clock.monotonic_s() - fetch.began_s, fetch.patience_s(num_more)
+        if fetch.order.timeout_s - passed_s <= patience_s:
+            return True
+        expected_s = self._cost.fetch_s(fetch.order.peer.incarnation, fetch.order.num_blocks)
+        return expected_s is not None and abs(expected_s - passed_s) <= patience_s
 
     def _order_worthwhile(
         self, hint: PeerHint, domain: Domain, tokens: PackedTokens, num_here: int, num_there: int
@@ -232,8 +270,8 @@ class Fetches:
             timeout_s=timeout_s,
         )
         state = SwapIn(first_block, (Elsewhere.PEER,) * num_blocks)
-        until_s = self._clock.monotonic_s() + order.timeout_s + LATE_S
-        fetch = self._running[order.id] = _Fetch(order, state, until_s, 1, is_ahead=False)
+        fetch = _Fetch(order, state, self._clock.monotonic_s(), worth_s=timeout_s, is_ahead=False)
+        self._running[order.id] = fetch
         self.counts = replace(self.counts, fetches=self.counts.fetches + 1)
         self._peers.order(order)
         return fetch
@@ -256,11 +294,18 @@ class Fetches:
         num_unused = self._pool.num_blocks - self._pool.num_used
         return max(0, min(use.max_blocks - use.used_blocks, max(use.guaranteed_blocks - use.used_blocks, num_unused)))
 
+    def _num_taken(self, order: FetchOrder) -> int:
+        """Blocks of an order for nobody that are here by now, and as many more as have room."""
+        num_here = self._pool.cached_tokens(order.domain, order.tokens, count(order.tokens)).device // self._block_size
+        return max(0, num_here - order.first_block) + self._num_spare(order.domain)
+
     def _note(self, fetch: _Fetch, fetched: Fetched) -> None:
         peer, num_blocks = fetch.order.peer.incarnation, len(fetched.blocks)
         self._cost.note(peer, num_blocks, fetched.opening_s, fetched.transfer_s)
         if fetched.is_failed:
             self._cost.note_failure(peer)
+        else:
+            self._cost.note_success(peer)
         self.counts = replace(
             self.counts,
             failed_fetches=self.counts.failed_fetches + (fetched.is_failed or num_blocks == 0),

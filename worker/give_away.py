@@ -2,34 +2,84 @@
 
 Prefixes that begin alike go to the same worker, as far as that does not give it much more than the others; hot ones are
 placed first. A strict tenant's go to all: where its requests will go follows from what they ask for, which only routers
-know.
+know. What a worker does not serve is not offered to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
-from cache_store.digest import Digest, chain
-from cache_store.domain import TenantId
-from cache_store.hot_prefixes import HotPrefix
+from cache_store.domain import FormatDigest, TenantId
+from cache_store.hot_prefixes import HotPrefix, Line
 
 NEW_WEIGHT = 4
 """A block that a worker has to take anew counts as much as so many that it was given before."""
 
 
+class _Takings:
+    """What one worker is given."""
+
+    def __init__(self, above: dict[Line, Line | None], kv_formats: Collection[FormatDigest]) -> None:
+        self._above = above
+        self._kv_formats = kv_formats
+        self._held: set[Line] = set()
+        """Ends and forks: whoever is given one is given all before it, so nothing between two of them is half held."""
+        self.num_blocks = 0
+        self.prefixes: list[HotPrefix] = []
+
+    def serves(self, prefix: HotPrefix) -> bool:
+        """Whether requests of the prefix's format come to it."""
+        return not self._kv_formats or prefix.domain.kv_format in self._kv_formats
+
+    def num_new(self, prefix: HotPrefix) -> int:
+        """Its blocks that were not given before."""
+        line: Line | None = prefix.line
+        while line is not None and line not in self._held:
+            line = self._above[line]
+        return prefix.num_blocks - (0 if line is None else line.num_blocks)
+
+    def cost(self, prefix: HotPrefix) -> int:
+        """Of giving it to this one; least is best."""
+        return self.num_blocks + NEW_WEIGHT * self.num_new(prefix)
+
+    def give(self, prefix: HotPrefix) -> None:
+        self.prefixes.append(prefix)
+        self.num_blocks += self.num_new(prefix)
+        line: Line | None = prefix.line
+        while line is not None and line not in self._held:
+            self._held.add(line)
+            line = self._above[line]
+
+
 def shares(
-    prefixes: Sequence[HotPrefix], num_workers: int, block_size: int, is_strict: Callable[[TenantId], bool]
+    prefixes: Sequence[HotPrefix], served: Sequence[Collection[FormatDigest]], is_strict: Callable[[TenantId], bool]
 ) -> list[list[HotPrefix]]:
-    """The prefixes for each of `num_workers`, in the order of `prefixes`."""
-    given: list[list[HotPrefix]] = [[] for _ in range(num_workers)]
-    held: list[set[Digest]] = [set() for _ in range(num_workers)]
+    """The prefixes for each worker, in the order of `prefixes`. `served`: the formats of each; none: not known."""
+    above = _above([prefix.line for prefix in prefixes])
+    workers = [_Takings(above, kv_formats) for kv_formats in served]
     for prefix in prefixes:
-        blocks = set(chain(prefix.domain, prefix.tokens, block_size))
-        if is_strict(prefix.domain.tenant):
-            takers: Sequence[int] = range(num_workers)
-        else:
-            takers = (min(range(num_workers), key=lambda at: len(held[at]) + NEW_WEIGHT * len(blocks - held[at])),)
-        for taker in takers:
-            given[taker].append(prefix)
-            held[taker] |= blocks
-    return given
+        takers = [worker for worker in workers if worker.serves(prefix)]
+        if not is_strict(prefix.domain.tenant):
+            takers = sorted(takers, key=lambda each: each.cost(prefix))[:1]
+        for worker in takers:
+            worker.give(prefix)
+    return [worker.prefixes for worker in workers]
+
+
+def _above(ends: Sequence[Line]) -> dict[Line, Line | None]:
+    """For each end, and each block where lines part: the next such block before it."""
+    marked, passed = set(ends), set[Line]()
+    for end in ends:
+        line: Line | None = end
+        while line is not None and line not in passed:
+            passed.add(line)
+            line = line.parent
+        if line is not None:
+            marked.add(line)
+    above: dict[Line, Line | None] = {}
+    for mark in marked:
+        line = mark.parent
+        while line is not None and line not in marked:
+            line = line.parent
+        above[mark] = line
+    return above

@@ -20,6 +20,7 @@ from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
 
 from cache_store.adapters import MAX_ADAPTERS
 from cache_store.clock import Clock, SteadyClock
+from cache_store.domain import FormatDigest
 from cache_store.errors import PreconditionError, UnavailableError, WorkerLostError
 from cache_store.events import BlockEvent
 from cache_store.fence import FenceTable
@@ -214,7 +215,12 @@ class WorkerHost:
         await self._begin_drain()
         now_s = self._clock.unix_s()
         takers = [
-            Taker(peer.address, Incarnation(peer.incarnation), peer.clock_time.ToNanoseconds() / 1e9 - now_s)
+            Taker(
+                peer.address,
+                Incarnation(peer.incarnation),
+                peer.clock_time.ToNanoseconds() / 1e9 - now_s,
+                frozenset(map(FormatDigest, peer.kv_formats)),
+            )
             for peer in order.peers
         ]
         grace_s = order.grace_duration.ToNanoseconds() / 1e9

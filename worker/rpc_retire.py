@@ -7,7 +7,8 @@ request meanwhile. What is used while it goes on is given in a second round. Run
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -16,7 +17,7 @@ from google.protobuf import timestamp_pb2
 from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
 
 from cache_store.clock import Clock
-from cache_store.domain import Epoch
+from cache_store.domain import Epoch, FormatDigest
 from cache_store.fence import FenceOrder
 from cache_store.hot_prefixes import HotPrefix
 from cache_store.index import Incarnation
@@ -25,12 +26,16 @@ from cache_store.request_token import TOKEN_LIFETIME_S, RequestClaims, sign
 from worker.engine_thread import EngineThread
 from worker.give_away import shares
 from worker.rpc_peers import ExchangingEngine
+from worker.statuses import is_from_worker
 
 GIVE_S = 60.0
 """For each round at most."""
 
 ADOPT_TIMEOUT_S = 15.0
 """For one prefix."""
+
+MAX_SILENT = 2
+"""Prefixes in a row to which a taker says nothing at all: it is away then."""
 
 CALL_S = 30.0
 """For the engine to say what it has."""
@@ -51,6 +56,8 @@ class Taker:
     incarnation: Incarnation
     clock_ahead_s: float
     """Of its clock against this worker's: tokens expire by its own."""
+    kv_formats: frozenset[FormatDigest] = frozenset()
+    """Of the model and the adapters that it serves; none: not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,8 +99,8 @@ class Retirement:
         num_moved = await self._give(prefixes, takers)
         while self._thread.num_open and self._clock.monotonic_s() < until_s:  # noqa: ASYNC110 - sets no event
             await asyncio.sleep(POLL_S)
-        before = {(each.domain.root, each.tokens): each.order for each in prefixes}
-        later = [each for each in await self._prefixes() if before.get((each.domain.root, each.tokens)) != each.order]
+        before = {each.digest: each.order for each in prefixes}
+        later = [each for each in await self._prefixes() if before.get(each.digest) != each.order]
         num_moved += await self._give(later, takers)
         farewell = Farewell(num_moved, num_cached, self._thread.num_open)
         _log.info("retired", moved=num_moved, cached=num_cached, running=farewell.num_running)
@@ -108,34 +115,51 @@ class Retirement:
         strict = await self._thread.call(
             lambda engine: {tenant for tenant in tenants if engine.exchange.is_strict(tenant)}, CALL_S
         )
-        parts = await asyncio.to_thread(shares, prefixes, len(takers), self._identity.block_size, strict.__contains__)
-        counts = [0] * len(takers)
-
-        async def give(at: int) -> None:
-            async with grpc.aio.insecure_channel(takers[at].address) as channel:
-                stub = worker_pb2_grpc.WorkerServiceStub(channel)
-                for prefix in parts[at]:
-                    counts[at] += await self._give_one(stub, takers[at], prefix)
-
+        served = [taker.kv_formats for taker in takers]
+        parts = await asyncio.to_thread(shares, prefixes, served, strict.__contains__)
+        moved = Counter[Incarnation]()
         try:
             async with asyncio.timeout(GIVE_S), asyncio.TaskGroup() as group:
-                for at in range(len(takers)):
-                    group.create_task(_unless_away(give(at), takers[at]))
+                for taker, part in zip(takers, parts, strict=True):
+                    group.create_task(self._give_to(taker, part, moved))
         except TimeoutError:
-            _log.warning("give_away_deadline", moved=sum(counts))
-        return sum(counts)
+            _log.warning("give_away_deadline", moved=moved.total())
+        return moved.total()
 
-    async def _give_one(self, stub: worker_pb2_grpc.WorkerServiceAsyncStub, taker: Taker, prefix: HotPrefix) -> int:
+    async def _give_to(self, taker: Taker, prefixes: Sequence[HotPrefix], moved: Counter[Incarnation]) -> None:
+        """One prefix after the other. Why one is refused says nothing of the next, which may be another tenant's."""
+        num_silent = 0
+        async with grpc.aio.insecure_channel(taker.address) as channel:
+            stub = worker_pb2_grpc.WorkerServiceStub(channel)
+            for prefix in prefixes:
+                try:
+                    await self._give_one(stub, taker, prefix, moved)
+                except grpc.aio.AioRpcError as error:
+                    num_silent = 0 if is_from_worker(error) else num_silent + 1
+                    _log.warning("give_away_failed", taker=taker.address, reason=error.code().name)
+                    if num_silent == MAX_SILENT:
+                        return
+                else:
+                    num_silent = 0
+
+    async def _give_one(
+        self,
+        stub: worker_pb2_grpc.WorkerServiceAsyncStub,
+        taker: Taker,
+        prefix: HotPrefix,
+        moved: Counter[Incarnation],
+    ) -> None:
         """What does not go at once goes on from where it came to."""
-        num_taken = 0
+        message, num_taken = self._message(prefix), 0
         while num_taken < prefix.num_blocks:
-            response = await stub.AdoptPrefix(self._message(taker, prefix), timeout=ADOPT_TIMEOUT_S)
+            message.request_token = self._token(taker, prefix)
+            response = await stub.AdoptPrefix(message, timeout=ADOPT_TIMEOUT_S)
             if response.block_count == 0:
                 break
             num_taken += response.block_count
-        return num_taken
+            moved[taker.incarnation] += response.block_count
 
-    def _message(self, taker: Taker, prefix: HotPrefix) -> worker_pb2.AdoptPrefixRequest:
+    def _token(self, taker: Taker, prefix: HotPrefix) -> bytes:
         claims = RequestClaims(
             domain=prefix.domain,
             request_id="",
@@ -144,13 +168,15 @@ class Retirement:
             fence_order=_OLDEST,
             control_generation=self._identity.generation(),
         )
+        return sign(self._identity.cluster_key, claims)
+
+    def _message(self, prefix: HotPrefix) -> worker_pb2.AdoptPrefixRequest:
         own = self._identity
         clock_time = timestamp_pb2.Timestamp()
         clock_time.FromNanoseconds(round(self._clock.unix_s() * 1e9))
         return worker_pb2.AdoptPrefixRequest(
             protocol_version=PROTOCOL_VERSION,
-            request_token=sign(own.cluster_key, claims),
-            prompt=prefix.tokens,
+            prompt=prefix.line.packed(),
             holder=worker_pb2.PeerHint(
                 address=own.address(),
                 incarnation=own.incarnation,
@@ -158,11 +184,3 @@ class Retirement:
                 clock_time=clock_time,
             ),
         )
-
-
-async def _unless_away(giving: Coroutine[None, None, None], taker: Taker) -> None:
-    """One that is away or refuses takes nothing more; the others do."""
-    try:
-        await giving
-    except grpc.aio.AioRpcError as error:
-        _log.warning("give_away_failed", taker=taker.address, reason=error.code().name)

@@ -195,7 +195,7 @@ class Sequence:
         self.num_swap_ins = 0
         """That it has waited for since it was queued."""
         self.has_fetched = False
-        """Whether blocks of another worker were ordered for it since it was queued."""
+        """Whether blocks of another worker were ordered for it since it was queued, or awaited for too long."""
         self.loaded: dict[int, Origin] = {}
         """Blocks that came for it since it was queued, by their number in its prompt."""
         self.num_lost = 0
@@ -280,6 +280,12 @@ class Sequence:
         self.loaded.update(enumerate(self.swap_in.tiers[: self.swap_in.num_whole], start=first))
         self.owner.setbacks.swap_s += self.swap_in.end_s - self.swap_since_s
         self.swap_in = None
+
+    def stop_waiting(self, now_s: float) -> None:
+        """What it waits for takes too long: it goes on without, and waits for no other worker's blocks again."""
+        self.owner.setbacks.swap_s += now_s - self.swap_since_s
+        self.swap_in = None
+        self.has_fetched = True
 
     def tokens(self, start: int, stop: int) -> PackedTokens:
         """Tokens `start` to `stop`, exclusive."""

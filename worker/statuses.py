@@ -41,6 +41,8 @@ _CODES: dict[type[StemcacheError], int] = {
     CancelledRequestError: code_pb2.CANCELLED,
 }
 
+_DETAILS_KEY = "grpc-status-details-bin"
+
 
 def to_status(error: Exception) -> grpc.Status:
     """Status of `error` with its details in the trailing metadata."""
@@ -51,6 +53,11 @@ def to_status(error: Exception) -> grpc.Status:
         status.details.add().Pack(detail)
     grpc_status: grpc.Status = rpc_status.to_status(status)
     return grpc_status
+
+
+def is_from_worker(error: grpc.aio.AioRpcError) -> bool:
+    """Whether another worker answered so, rather than nobody."""
+    return any(key == _DETAILS_KEY for key, _ in error.trailing_metadata() or ())
 
 
 def _details(error: Exception) -> list[Message]:

@@ -112,8 +112,7 @@ class Swap:
 
     def stop_waiting(self, sequence: Sequence) -> None:
         """A sequence that waits ends: what only it waits for is not fetched any further."""
-        if sequence.swap_in is not None:
-            self.fetches.drop(sequence.swap_in)
+        self.fetches.drop(sequence)
 
     def _begin_lower(self, sequence: Sequence) -> bool:
         if self._lower is None:

@@ -179,7 +179,8 @@ class Dispatcher:
         is_reader = job.plan.cache_mode is CacheMode.READ_WRITE
         if not is_reader or not others_have_more(choice, job.plan.matched_tokens):
             return None
-        peer = find_peer(choice, self._view.snapshot(), job.plan.matched_tokens, tried)
+        served = job.plan.model.views(self._view.snapshot())
+        peer = find_peer(choice, served, job.plan.matched_tokens, tried)
         if peer is None:
             return None
         return worker_pb2.PeerHint(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import dataclass, field
-from heapq import heappop, heappush
+from heapq import heapify, heappop, heappush
 
 from cache_store.clock import Clock
 from cache_store.digest import DIGEST_BYTES
@@ -25,18 +25,21 @@ SETTLED_S = 1.0
 MAX_BLOCKS = 262_144
 """Over all entries; beyond it the oldest one of the tenant that has most goes."""
 
+_MANY = 64
+"""Places of entries that were withdrawn are kept for the next that many, at least."""
+
 _Place = tuple[DomainTag, Incarnation]
 
 
-@dataclass(frozen=True, slots=True, order=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Speculation:
     """One prompt on its way to one worker."""
 
     expires_s: float
     number: int
-    tenant: TenantId = field(compare=False)
-    place: _Place = field(compare=False)
-    digests: tuple[bytes, ...] = field(compare=False, repr=False)
+    tenant: TenantId
+    place: _Place
+    digests: tuple[bytes, ...] = field(repr=False)
 
 
 class _Share:
@@ -58,8 +61,8 @@ class Speculations:
         self._max_blocks = max_blocks
         self._live: dict[int, Speculation] = {}
         """Entries that count, by number."""
-        self._heap: list[Speculation] = []
-        """By expiry; those that were withdrawn stay until it."""
+        self._heap: list[tuple[float, int]] = []
+        """Expiry and number of each entry, and of some that do not count any more."""
         self._newest: dict[_Place, dict[bytes, Speculation]] = defaultdict(dict)
         """Per digest the entry that expires last."""
         self._shares: dict[TenantId, _Share] = {}
@@ -96,7 +99,8 @@ class Speculations:
     def check_invariants(self) -> None:
         """Raises AssertionError where the books do not agree."""
         assert self._num_blocks == sum(len(entry.digests) for entry in self._live.values()) <= self._max_blocks
-        assert {entry.number for entry in self._heap} >= self._live.keys()
+        assert {number for _, number in self._heap} >= self._live.keys()
+        assert len(self._heap) <= 2 * len(self._live) + _MANY, "what was forgotten is kept"
         assert sorted(number for share in self._shares.values() for number in share.entries) == sorted(self._live)
         for share in self._shares.values():
             assert share.num_blocks == sum(len(entry.digests) for entry in share.entries.values())
@@ -115,7 +119,7 @@ class Speculations:
         share.num_blocks += len(digests)
         share.entries[entry.number] = entry
         self._live[entry.number] = entry
-        heappush(self._heap, entry)
+        heappush(self._heap, (expires_s, entry.number))
         newest = self._newest[place] if digests else {}
         for digest in digests:
             there = newest.get(digest)
@@ -128,16 +132,17 @@ class Speculations:
 
     def _expire(self) -> None:
         now_s = self._clock.monotonic_s()
-        while self._heap and self._heap[0].expires_s <= now_s:
-            self._pop()
-
-    def _pop(self) -> None:
-        entry = heappop(self._heap)
-        if entry.number in self._live:
-            self._forget(entry)
+        while self._heap and self._heap[0][0] <= now_s:
+            _, number = heappop(self._heap)
+            entry = self._live.get(number)
+            if entry is not None:
+                self._forget(entry)
 
     def _forget(self, entry: Speculation) -> None:
         del self._live[entry.number]
+        if len(self._heap) > 2 * len(self._live) + _MANY:
+            self._heap = [(each.expires_s, each.number) for each in self._live.values()]
+            heapify(self._heap)
         self._num_blocks -= len(entry.digests)
         share = self._shares[entry.tenant]
         share.num_blocks -= len(entry.digests)

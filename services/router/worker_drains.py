@@ -69,7 +69,13 @@ class WorkerDrains:
 
     def _peer(self, taker: WorkerRecord) -> worker_pb2.DrainPeer:
         clock_time = timestamp(self._view.clock_unix_s(taker))
-        return worker_pb2.DrainPeer(address=taker.address, incarnation=taker.incarnation, clock_time=clock_time)
+        adapters = [report.kv_format for report in taker.adapters if not report.error]
+        return worker_pb2.DrainPeer(
+            address=taker.address,
+            incarnation=taker.incarnation,
+            clock_time=clock_time,
+            kv_formats=[taker.kv_format, *adapters],
+        )
 
 
 def _takes_over(record: WorkerRecord, worker: WorkerRecord) -> bool:

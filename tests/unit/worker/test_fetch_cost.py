@@ -73,7 +73,7 @@ def test_a_peer_that_failed_rests_longer_each_time() -> None:
     assert rests[:4] == [0.5, 1.0, 2.0, 4.0]
     assert max(rests) == 30.0
     assert fetching.num_worthwhile(OTHER, 10) == 10
-    fetching.note(PEER, 10, 0.0, 0.001)
+    fetching.note_success(PEER)
     fetching.note_failure(PEER)
     clock.advance(0.5)
     assert fetching.num_worthwhile(PEER, 10) == 10, "it has done well in between"

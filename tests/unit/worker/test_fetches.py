@@ -9,6 +9,7 @@ import pytest
 from cache_store.domain import Domain, FormatDigest
 from cache_store.errors import StemcacheError
 from cache_store.quota import TierShare
+from cache_store.tokens import pack
 from cache_store.usage import CachedTokens
 from tests.support.domains import make_domain
 from tests.support.engines import ACME, GLOBEX
@@ -339,6 +340,79 @@ def test_a_peer_that_failed_is_not_asked_for_a_while() -> None:
     asker.clock.advance(60.0)
     ask(asker, holder, prompt=range(800, 841), domain=again)
     assert asker.peers.pending
+
+
+def test_a_peer_that_goes_on_failing_rests_longer_each_time() -> None:
+    holder, asker = benches()
+    asks = []
+    for number in range(12):
+        prompt = range(200 + 50 * number, 241 + 50 * number)
+        holder.answer(prompt)
+        ask(asker, holder, prompt=prompt)
+        asks.append(len(asker.peers.pending))
+        asker.peers.end_all(Answering.FAILED)
+        asker.run_until_idle()
+        asker.clock.advance(0.6)
+    assert asks == [1, 1, 0, 1, 0, 0, 0, 1, 0, 0, 0, 0]
+
+
+def test_what_came_of_a_fetch_that_failed_tells_its_speed() -> None:
+    holder, asker = benches(durations=Durations(0.001, 0.0001))
+    ask(asker, holder)
+    (order,) = asker.peers.pending
+    asker.peers.end(order, Answering.SPOILT, seconds=1.0)
+    asker.run_until_idle()
+    asker.clock.advance(60.0)
+    holder.answer(range(300, 341))
+    asker.assert_exact(ask(asker, holder, prompt=range(300, 341)))
+    assert asker.engine.exchange.counts.declined_fetches == 1
+
+
+def test_who_shares_little_with_a_fetch_does_not_wait_for_all_of_it() -> None:
+    holder, asker = benches()
+    ask(asker, holder)
+    short = asker.submit([*PROMPT[:4], 7, 8, 9])
+    asker.run_until_idle()
+    assert asker.answers[short].has_ended
+    most = asker.submit([*PROMPT[:36], 7, 8, 9])
+    asker.run_until_idle()
+    asker.assert_exact(short, most)
+
+
+def test_nobody_waits_for_what_a_drain_brings_for_longer_than_computing_takes() -> None:
+    holder, asker = benches()
+    state = asker.engine.exchange.adopt(holder.hint(10), ACME, pack(PROMPT[:40]))
+    assert state is not None
+    key = asker.submit([*PROMPT[:4], 7, 8, 9])
+    asker.run_until_idle()
+    assert asker.answers[key].has_ended
+    asker.peers.end_all()
+    asker.run_until_idle()
+    assert state.num_whole == 9, "the first block was computed meanwhile"
+
+
+def test_who_waits_for_a_fetch_that_should_be_quick_has_a_time_of_its_own() -> None:
+    holder, asker = benches(durations=Durations(0.001, 0.001))
+    asker.answer(range(900, 990))
+    ask(asker, holder)
+    asker.peers.end_all()
+    asker.run_until_idle()
+    holder.answer(range(300, 380))
+    state = asker.engine.exchange.adopt(holder.hint(19), ACME, pack(range(300, 376)))
+    assert state is not None
+    key = asker.submit(range(300, 370))
+    asker.run_until_idle()
+    assert not asker.answers[key].has_ended, "fetching was measured as quick"
+    asker.clock.advance(0.2)
+    asker.engine.tick()
+    asker.run_until_idle()
+    asker.assert_exact(key)
+    assert asker.peers.pending, "the drain goes on"
+    asker.engine.check_invariants()
+    asker.peers.end_all()
+    asker.run_until_idle()
+    assert state.num_whole == 2
+    assert asker.engine.num_held_blocks == 0
 
 
 def test_requests_without_leave_to_store_fetch_nothing() -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from cache_store.domain import TenantId
-from cache_store.hot_prefixes import HotPrefix
+from cache_store.domain import Domain, FormatDigest, TenantId
+from cache_store.hot_prefixes import HotPrefix, Line, hottest
+from cache_store.prefix_tree import Block, DomainRoot
 from cache_store.quota import TierShare
 from cache_store.tokens import pack
-from tests.support.engines import ACME, GLOBEX, Bench
+from tests.support.domains import make_domain
+from tests.support.engines import ACME, GLOBEX, Bench, sampling
 from tests.support.manual_peers import PeeredBench, link
 from tests.support.quotas import make_table
 from worker.give_away import shares
@@ -14,10 +16,20 @@ from worker.give_away import shares
 BLOCK_SIZE = 4
 
 
-def prefix(*families: int, length: int = 8, domain: object = ACME) -> HotPrefix:
-    """One that begins with the blocks of the first family, and goes on with the others'."""
-    tokens = [1_000 * family + at for family in families for at in range(length * BLOCK_SIZE)]
-    return HotPrefix(domain, pack(tokens), len(families) * length, 0)  # type: ignore[arg-type]
+class Lines:
+    """Prefixes whose blocks are named; those that begin alike share what is alike."""
+
+    def __init__(self) -> None:
+        self._lines: dict[tuple[int, ...], Line] = {}
+
+    def prefix(self, *families: int, length: int = 8, domain: Domain = ACME) -> HotPrefix:
+        """One that begins with the blocks of the first family, and goes on with the others'."""
+        line: Line | None = None
+        names = [1_000 * family + at for family in families for at in range(length)]
+        for end in range(1, len(names) + 1):
+            line = self._lines.setdefault(tuple(names[:end]), Line(line, pack(names[end - 1 : end])))
+        assert line is not None
+        return HotPrefix(domain, line, pack(names), 0)
 
 
 def nobody(_: TenantId) -> bool:
@@ -25,8 +37,9 @@ def nobody(_: TenantId) -> bool:
 
 
 def test_what_begins_alike_goes_to_one_worker() -> None:
+    prefix = Lines().prefix
     prefixes = [prefix(1, 2), prefix(3, 4), prefix(1, 5), prefix(3, 6)]
-    given = shares(prefixes, 2, BLOCK_SIZE, nobody)
+    given = shares(prefixes, ((), ()), nobody)
     assert {frozenset(map(id, part)) for part in given} == {
         frozenset(map(id, (prefixes[0], prefixes[2]))),
         frozenset(map(id, (prefixes[1], prefixes[3]))),
@@ -34,17 +47,64 @@ def test_what_begins_alike_goes_to_one_worker() -> None:
 
 
 def test_a_common_beginning_does_not_fill_one_worker() -> None:
+    prefix = Lines().prefix
     prefixes = [prefix(0, number) for number in range(1, 31)]
-    given = shares(prefixes, 3, BLOCK_SIZE, nobody)
+    given = shares(prefixes, ((), (), ()), nobody)
     assert max(map(len, given)) <= 20
     assert sum(map(len, given)) == 30
 
 
 def test_a_strict_tenants_go_to_all() -> None:
+    prefix = Lines().prefix
     prefixes = [prefix(1), prefix(2, domain=GLOBEX)]
-    given = shares(prefixes, 3, BLOCK_SIZE, lambda tenant: tenant == GLOBEX.tenant)
+    given = shares(prefixes, ((), (), ()), lambda tenant: tenant == GLOBEX.tenant)
     assert sum(prefixes[0] in part for part in given) == 1
     assert all(prefixes[1] in part for part in given)
+
+
+def test_what_a_worker_does_not_serve_is_not_offered_to_it() -> None:
+    own, adapters = ACME.kv_format, FormatDigest(b"a" * 16)
+    prefix = Lines().prefix
+    prefixes = [prefix(number, domain=make_domain("acme", kv_format=adapters)) for number in range(5)]
+    given = shares(prefixes, ((own,), (own, adapters), (own,)), nobody)
+    assert list(map(len, given)) == [0, 5, 0]
+    assert shares(prefixes, ((own,),), nobody) == [[]]
+    assert sum(map(len, shares(prefixes, ((own,), ()), nobody))) == 5, "whose formats are not known is offered all"
+
+
+def test_what_begins_alike_is_named_once() -> None:
+    """However many prefixes go on from a long document."""
+    common = chain_of(2_000, DomainRoot(ACME))
+    leaves = [(ACME, block(common, number)) for number in range(500)]
+    found = hottest(leaves, lambda _: True, 4_096, 10_000)
+    assert len(found) == 500
+    assert len({id(line) for prefix in found for line in lines_of(prefix)}) == 2_500
+    assert {prefix.num_blocks for prefix in found} == {2_001}
+    assert {len(prefix.line.packed()) for prefix in found} == {2_001 * 4}
+    assert len(hottest(leaves, lambda _: True, 4_096, 2_100)) == 100, "blocks are bounded"
+    assert len(hottest(leaves, lambda _: True, 7, 10_000)) == 7
+    assert sorted(map(len, shares(found, ((),), nobody))) == [500]
+
+
+def block(parent: Block | DomainRoot, number: int) -> Block:
+    made = Block(number, (number,))
+    made.parent, made.tokens, made.digest = parent, pack([number]), number.to_bytes(16, "big")
+    return made
+
+
+def chain_of(num_blocks: int, root: DomainRoot) -> Block:
+    end = block(root, 1_000_000)
+    for number in range(1, num_blocks):
+        end = block(end, 1_000_000 + number)
+    return end
+
+
+def lines_of(prefix: HotPrefix) -> list[Line]:
+    lines, line = [], prefix.line
+    while line is not None:
+        lines.append(line)
+        line = line.parent  # type: ignore[assignment]
+    return lines
 
 
 def test_the_hottest_come_first_and_tenants_in_turn() -> None:
@@ -54,7 +114,7 @@ def test_the_hottest_come_first_and_tenants_in_turn() -> None:
     bench.answer(range(300, 341), domain=GLOBEX)
     bench.answer(range(100, 141))
     found = bench.engine.exchange.hottest()
-    firsts = [(each.domain.tenant, each.tokens[:4]) for each in found]
+    firsts = [(each.domain.tenant, each.line.packed()[:4]) for each in found]
     assert firsts == [
         (ACME.tenant, pack([100])),
         (GLOBEX.tenant, pack([300])),
@@ -64,14 +124,14 @@ def test_the_hottest_come_first_and_tenants_in_turn() -> None:
         (ACME.tenant, pack([100])),
         (ACME.tenant, pack([200])),
     ]
-    assert all(each.num_blocks * BLOCK_SIZE * 4 == len(each.tokens) for each in found)
+    assert all(each.num_blocks * BLOCK_SIZE * 4 == len(each.line.packed()) for each in found)
 
 
 def test_blocks_in_the_hosts_memory_belong_to_it() -> None:
     bench = PeeredBench("w", num_blocks=14, num_host_blocks=64)
     bench.answer(range(100, 141))
     bench.answer(range(200, 241))
-    found = {each.tokens[:160] for each in bench.engine.exchange.hottest()}
+    found = {each.line.packed()[:160] for each in bench.engine.exchange.hottest()}
     assert found >= {pack(range(100, 140)), pack(range(200, 240))}
 
 
@@ -80,9 +140,53 @@ def test_what_has_a_time_to_live_stays() -> None:
     bench.answer(range(100, 141), ttl_s=100.0)
     bench.answer(range(200, 241))
     (found,) = bench.engine.exchange.hottest()
-    assert found.tokens[:4] == pack([200])
+    assert found.line.packed()[:4] == pack([200])
     assert not bench.engine.exchange.export(ACME, pack(range(100, 141)), 0, 10).blocks
     assert len(bench.engine.exchange.export(ACME, pack(range(200, 241)), 0, 10).blocks) == 10
+
+
+def test_what_is_to_have_a_time_to_live_stays_while_its_request_runs() -> None:
+    holder, taker = PeeredBench("holder"), PeeredBench("taker")
+    link(holder, taker)
+    holder.submit(range(100, 141), sampling(max_tokens=8), ttl_s=60.0)
+    for _ in range(4):
+        holder.step()
+    assert holder.engine.exchange.hottest() == []
+    exported = holder.engine.exchange.export(ACME, pack(range(100, 141)), 0, 10)
+    assert (exported.blocks, exported.is_more_coming) == ((), False)
+    holder.run_until_idle()
+    assert holder.engine.exchange.hottest() == []
+    lasting = holder.submit(range(200, 241), sampling(max_tokens=8))
+    for _ in range(4):
+        holder.step()
+    assert not holder.answers[lasting].has_ended
+    (found,) = holder.engine.exchange.hottest()
+    assert found.num_blocks >= 10, "what runs without one is given"
+
+
+def test_nothing_of_it_is_said_to_be_coming() -> None:
+    holder = PeeredBench("holder")
+    holder.submit(range(100, 141), ttl_s=60.0)
+    assert not holder.engine.exchange.export(ACME, pack(range(100, 141)), 0, 10).is_more_coming
+    holder.submit(range(100, 141))
+    assert holder.engine.exchange.export(ACME, pack(range(100, 141)), 0, 10).is_more_coming
+
+
+def test_what_lasts_is_given_up_to_where_a_time_to_live_begins() -> None:
+    """And what lies before something that lasts stays as long as that does."""
+    bench = PeeredBench("w")
+    bench.answer(range(100, 121), sampling(max_tokens=1))
+    bench.answer(range(100, 141), ttl_s=100.0)
+    assert bench.engine.exchange.hottest() == [], "the last use tells"
+    bench.answer(range(100, 121), sampling(max_tokens=1))
+    (found,) = bench.engine.exchange.hottest()
+    assert found.line.packed() == pack(range(100, 120))
+    assert len(bench.engine.exchange.export(ACME, pack(range(100, 140)), 0, 10).blocks) == 5
+    bench.answer([*range(100, 121), *range(500, 520)])
+    bench.answer(range(100, 121), sampling(max_tokens=1), ttl_s=100.0)
+    (found,) = bench.engine.exchange.hottest()
+    assert found.num_blocks == 12
+    assert len(bench.engine.exchange.export(ACME, found.line.packed(), 0, 12).blocks) == 12
 
 
 def test_an_engine_that_cannot_give_names_nothing() -> None:

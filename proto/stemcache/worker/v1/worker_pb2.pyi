@@ -845,6 +845,7 @@ class DrainPeer(_message.Message):
     ADDRESS_FIELD_NUMBER: _builtins.int
     INCARNATION_FIELD_NUMBER: _builtins.int
     CLOCK_TIME_FIELD_NUMBER: _builtins.int
+    KV_FORMATS_FIELD_NUMBER: _builtins.int
     address: _builtins.str
     """host:port of its edge."""
     incarnation: _builtins.str
@@ -853,16 +854,21 @@ class DrainPeer(_message.Message):
     def clock_time(self) -> _timestamp_pb2.Timestamp:
         """Its clock when this was sent: tokens for it expire by that."""
 
+    @_builtins.property
+    def kv_formats(self) -> _containers.RepeatedScalarFieldContainer[_builtins.bytes]:
+        """KV formats that it serves: its model's and its adapters'. What has another one is not offered to it. None: unknown."""
+
     def __init__(
         self,
         *,
         address: _builtins.str = ...,
         incarnation: _builtins.str = ...,
         clock_time: _timestamp_pb2.Timestamp | None = ...,
+        kv_formats: _abc.Iterable[_builtins.bytes] | None = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["clock_time", b"clock_time"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "clock_time", b"clock_time", "incarnation", b"incarnation"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "clock_time", b"clock_time", "incarnation", b"incarnation", "kv_formats", b"kv_formats"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -74,6 +76,16 @@ def test_they_are_bounded() -> None:
         speculations.check_invariants()
     assert speculations.leading(TAG, ONE, chain(9, 1)) == 2
     assert speculations.leading(TAG, ONE, chain(0, 1)) == 0
+
+
+def test_what_was_withdrawn_leaves_nothing_behind() -> None:
+    clock = ManualClock()
+    speculations = Speculations(clock)
+    for _ in range(1_000):
+        entry = speculations.add(ACME, TAG, ONE, chain(1, 2), 3_600.0)
+        speculations.withdraw(entry)
+        speculations.check_invariants()
+    assert sum(isinstance(each, Speculation) for each in gc.get_objects()) == 1
 
 
 def test_who_has_most_makes_room_for_others() -> None:

@@ -1,0 +1,142 @@
+"""A worker that leaves, and takers that refuse or say nothing: what one of them does costs nobody else anything."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from typing import Any
+
+import grpc
+import pytest
+from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
+
+from cache_store.domain import Domain
+from cache_store.errors import PreconditionError
+from cache_store.index import Incarnation
+from cache_store.request_token import verify
+from tests.support.memory_stores import MemoryStores
+from tests.support.worker_host import CLUSTER_KEY, client_of, digest_config, digest_domain, running_workers
+from worker.host import WorkerHost
+from worker.rpc_retire import MAX_SILENT, Farewell, Taker
+from worker.statuses import to_status
+
+ACME, GLOBEX = digest_domain("acme"), digest_domain("globex")
+PROMPTS = [list(range(start, start + 40)) for start in range(100, 600, 100)]
+"""Two full blocks of 16 each."""
+
+Adopt = Callable[[str, Any], Awaitable[int]]
+
+
+class ScriptedTaker(worker_pb2_grpc.WorkerServiceServicer):
+    """Takes prefixes as it is told."""
+
+    def __init__(self, adopt: Adopt) -> None:
+        self._adopt = adopt
+        self.asked: Counter[str] = Counter()
+        """By tenant."""
+        self.incarnation = Incarnation("b" * 32)
+        self.address = ""
+
+    async def AdoptPrefix(  # type: ignore[override]  # noqa: N802
+        self, request: worker_pb2.AdoptPrefixRequest, context: Any
+    ) -> worker_pb2.AdoptPrefixResponse:
+        tenant = verify(CLUSTER_KEY, request.request_token, self.incarnation, 0.0).domain.tenant
+        self.asked[tenant] += 1
+        return worker_pb2.AdoptPrefixResponse(block_count=await self._adopt(tenant, context))
+
+    @property
+    def taker(self) -> Taker:
+        return Taker(self.address, self.incarnation, 0.0)
+
+
+@asynccontextmanager
+async def scripted_taker(adopt: Adopt) -> AsyncIterator[ScriptedTaker]:
+    made = ScriptedTaker(adopt)
+    server = grpc.aio.server()
+    worker_pb2_grpc.add_WorkerServiceServicer_to_server(made, server)
+    made.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    try:
+        yield made
+    finally:
+        await server.stop(0)
+
+
+async def refuse(context: Any) -> None:
+    """As a worker does."""
+    status = to_status(PreconditionError("this worker serves no such format"))
+    await context.abort(status.code, status.details, status.trailing_metadata)
+
+
+@pytest.fixture
+async def leaving() -> AsyncIterator[WorkerHost]:
+    """A worker that has five prompts of each of two tenants."""
+    async with AsyncExitStack() as stack:
+        (host,) = await stack.enter_async_context(running_workers([digest_config()], MemoryStores().connect))
+        client = await stack.enter_async_context(client_of(host))
+        for prompt in PROMPTS:
+            await client.execute(ACME, prompt, max_tokens=1)
+            await client.execute(GLOBEX, prompt, max_tokens=1)
+        yield host
+
+
+async def leave(host: WorkerHost, *takers: Taker) -> Farewell:
+    return await host._retirement.run(takers, 5.0)
+
+
+@pytest.mark.parametrize("refused", [ACME, GLOBEX], ids=lambda domain: domain.tenant)
+async def test_what_one_tenant_is_refused_costs_no_other_one_its_warm_start(
+    leaving: WorkerHost, refused: Domain
+) -> None:
+    async def adopt(tenant: str, context: Any) -> int:
+        if tenant == refused.tenant:
+            await refuse(context)
+        return 2
+
+    async with scripted_taker(adopt) as taker:
+        farewell = await leave(leaving, taker.taker)
+        assert farewell.num_moved == 2 * len(PROMPTS)
+        assert taker.asked == {"acme": len(PROMPTS), "globex": len(PROMPTS)}
+
+
+async def test_a_prefix_that_ends_in_an_error_ends_nothing_else(leaving: WorkerHost) -> None:
+    asked = Counter[str]()
+
+    async def adopt(tenant: str, context: Any) -> int:
+        asked[tenant] += 1
+        if asked.total() % 2:
+            await context.abort(grpc.StatusCode.UNKNOWN, "it broke")
+        return 2
+
+    async with scripted_taker(adopt) as taker:
+        assert (await leave(leaving, taker.taker)).num_moved == len(PROMPTS) * 2
+
+
+async def test_who_says_nothing_is_asked_no_further(leaving: WorkerHost) -> None:
+    async def silent(_: str, context: Any) -> int:
+        await context.abort(grpc.StatusCode.UNAVAILABLE, "as where nobody listens")
+        return 0
+
+    async def adopt(_: str, __: Any) -> int:
+        return 2
+
+    async with scripted_taker(silent) as away, scripted_taker(adopt) as there:
+        farewell = await leave(leaving, away.taker, there.taker)
+        assert away.asked.total() == MAX_SILENT
+        assert farewell.num_moved == 2 * there.asked.total() > 0
+
+
+async def test_who_takes_nothing_is_asked_once_for_each(leaving: WorkerHost) -> None:
+    async def adopt(_: str, __: Any) -> int:
+        return 0
+
+    async with scripted_taker(adopt) as taker:
+        farewell = await leave(leaving, taker.taker)
+        assert (farewell.num_moved, farewell.num_running) == (0, 0)
+        assert farewell.num_cached == 4 * len(PROMPTS)
+        assert taker.asked.total() == 2 * len(PROMPTS)
+
+
+async def test_nobody_takes_what_there_is_nobody_for(leaving: WorkerHost) -> None:
+    assert (await leave(leaving)).num_moved == 0
