@@ -1,0 +1,1 @@
+"""A statistical test that tenants cannot tell by times what others have cached."""
