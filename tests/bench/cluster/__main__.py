@@ -14,9 +14,10 @@ import os
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from cache_store.policies.choice import PolicyKind
 from services.router.routing import RouteTuning
 from tests.bench.cluster.loads import Load, hot_load, pooled_hit_share, public_loads
 from tests.bench.cluster.rules import GREEDY, OURS, RULES, Ours, Rule
@@ -27,7 +28,8 @@ from tests.bench.percentiles import percentile
 
 MIN_HITS, MAX_P99 = 0.98, 1.1
 POOLED = "one pooled cache"
-_HEADINGS = ("rule", "hit %", "of pooled %", "imbalance", "TTFT p50 s", "p99 s", "p99 / greedy")
+POOLED_LRU = "one pooled cache, LRU"
+_HEADINGS = ("rule", "hit %", "of pooled %", "of LRU's %", "imbalance", "TTFT p50 s", "p99 s", "p99 / greedy")
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +57,12 @@ def make_case(load: Load, num_workers: int, busy_share: float) -> Case:
 
 
 def run_case(case: Case, rules: Mapping[str, Rule]) -> dict[str, Outcome]:
-    """The pooled cache, then every rule."""
-    outcomes = {POOLED: Cluster(1, case.pooled, RULES["random"]).run(case.load.trace)}
+    """One pooled cache, as the product evicts and by least recent use, then every rule."""
+    lru = replace(case.pooled, policy=PolicyKind.LRU)
+    outcomes = {
+        name: Cluster(1, size, RULES["random"]).run(case.load.trace)
+        for name, size in ((POOLED, case.pooled), (POOLED_LRU, lru))
+    }
     for name, rule in rules.items():
         outcomes[name] = Cluster(case.num_workers, case.size, rule).run(case.load.trace)
         print(f"  {case.load.name}, {case.num_workers} workers, {name}: done", file=sys.stderr, flush=True)
@@ -65,16 +71,16 @@ def run_case(case: Case, rules: Mapping[str, Rule]) -> dict[str, Outcome]:
 
 def report(case: Case, outcomes: Mapping[str, Outcome]) -> dict[str, object]:
     """Prints the table of a case; what it says, for the JSON."""
-    size, pooled, greedy = case.size, outcomes[POOLED], outcomes.get(GREEDY)
+    size, greedy = case.size, outcomes.get(GREEDY)
     requests = len(case.load.trace.requests)
     print(
         f"\n{case.load.name}, {case.num_workers} workers of {size.num_blocks:,} blocks and {size.tokens_per_s:,.0f} "
         f"tokens/s, {requests:,} requests"
     )
-    rows = [_row(name, each, pooled, greedy) for name, each in outcomes.items()]
+    rows = [_row(name, each, outcomes, greedy) for name, each in outcomes.items()]
     print_table(_HEADINGS, rows)
     if OURS in outcomes and greedy is not None:
-        _print_goals(case, outcomes[OURS], pooled, greedy)
+        _print_goals(case, outcomes, greedy)
     return {
         "load": case.load.name,
         "workers": case.num_workers,
@@ -112,12 +118,12 @@ def main() -> None:
     print(f"JSON: {arguments.json}")
 
 
-def _row(name: str, outcome: Outcome, pooled: Outcome, greedy: Outcome | None) -> tuple[str, ...]:
+def _row(name: str, outcome: Outcome, outcomes: Mapping[str, Outcome], greedy: Outcome | None) -> tuple[str, ...]:
     p99 = percentile(outcome.ttft_s, 0.99)
     return (
         name,
         f"{outcome.hit_share:.1%}".rstrip("%"),
-        f"{outcome.hit_tokens / pooled.hit_tokens:.1%}".rstrip("%"),
+        *(f"{outcome.hit_tokens / outcomes[pooled].hit_tokens:.1%}".rstrip("%") for pooled in (POOLED, POOLED_LRU)),
         f"{outcome.imbalance:.3f}",
         f"{percentile(outcome.ttft_s, 0.5):.2f}",
         f"{p99:.2f}",
@@ -136,10 +142,12 @@ def _figures(outcome: Outcome) -> dict[str, object]:
     }
 
 
-def _print_goals(case: Case, ours: Outcome, pooled: Outcome, greedy: Outcome) -> None:
-    kept = ours.hit_tokens / pooled.hit_tokens
+def _print_goals(case: Case, outcomes: Mapping[str, Outcome], greedy: Outcome) -> None:
+    ours = outcomes[OURS]
     p99 = percentile(ours.ttft_s, 0.99) / percentile(greedy.ttft_s, 0.99)
-    print(f"  to reach: hits of pooled >= {MIN_HITS:.0%}: {kept:.1%}, {verdict(-kept, -MIN_HITS)}")
+    for name in (POOLED, POOLED_LRU):
+        kept = ours.hit_tokens / outcomes[name].hit_tokens
+        print(f"  to reach: hits of {name} >= {MIN_HITS:.0%}: {kept:.1%}, {verdict(-kept, -MIN_HITS)}")
     limit = case.load.max_imbalance
     print(f"  imbalance <= {limit}: {ours.imbalance:.3f}, {verdict(ours.imbalance, limit)}")
     print(f"  p99 TTFT <= {MAX_P99} x greedy TTFT's: {p99:.2f}, {verdict(p99, MAX_P99)}")

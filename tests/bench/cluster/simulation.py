@@ -145,7 +145,12 @@ class Cluster:
             pending = self._assignments.pending(incarnation, record.load)
             views.append(
                 WorkerView(
-                    record, False, pending.prefill_tokens, pending.requests, self._assignments.request_s(incarnation)
+                    record,
+                    suspected=False,
+                    pending_prefill_tokens=pending.prefill_tokens,
+                    pending_requests=pending.requests,
+                    request_s=self._assignments.request_s(incarnation),
+                    recent_tokens=self._assignments.recent_tokens(incarnation),
                 )
             )
         return views

@@ -53,6 +53,8 @@ class WorkerSize:
     num_blocks: int
     block_tokens: int
     tokens_per_s: float
+    policy: PolicyKind = PolicyKind.CLASS
+    """The product's default."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +83,7 @@ class SimWorker:
         self.incarnation = Incarnation(f"{number:032x}")
         self.is_busy = False
         self._size = size
-        self._pool = BlockPool(_GEOMETRY, size.num_blocks, clock, policy=policy_maker(PolicyKind.CLASS))
+        self._pool = BlockPool(_GEOMETRY, size.num_blocks, clock, policy=policy_maker(size.policy))
         self._queue: deque[_Waiting] = deque()
         self._num_queued = 0
         """Tokens that wait and are not cached, as far as that was known when they came."""

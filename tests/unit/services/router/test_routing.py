@@ -103,6 +103,11 @@ def test_of_two_that_cost_the_same_the_one_with_fewer_requests_is_taken() -> Non
         assert (choice.worker.worker_id, choice.rule) == ("b", RouteRule.TIE)
 
 
+def test_of_two_that_cost_the_same_and_have_as_many_requests_the_one_that_computed_less_lately_is_taken() -> None:
+    views = [view(crowded("a", 2), recent_tokens=100.0), view(crowded("b", 2), recent_tokens=99.0)]
+    assert {choose(views, {}, ASK, random.Random(seed)).worker.worker_id for seed in range(20)} == {"b"}
+
+
 def test_of_many_that_cost_the_same_two_are_drawn_so_that_not_all_routers_take_the_same() -> None:
     views = [view(crowded(name, number)) for number, name in enumerate("abcd")]
     rng = random.Random(1)
