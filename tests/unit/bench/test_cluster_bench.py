@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.bench.cluster.__main__ import POOLED, Case, make_case, report, run_case, sweep_rules
+from tests.bench.cluster.__main__ import POOLED, POOLED_LRU, Case, make_case, report, run_case, sweep_rules
 from tests.bench.cluster.loads import hot_load
 from tests.bench.cluster.rules import GREEDY, OURS, RULES
 from tests.bench.cluster.simulation import Cluster, Outcome
@@ -23,7 +23,7 @@ def outcomes(case: Case) -> dict[str, Outcome]:
 
 
 def test_every_request_is_answered_and_counted_once(case: Case, outcomes: dict[str, Outcome]) -> None:
-    assert set(outcomes) == {POOLED, *RULES}
+    assert set(outcomes) == {POOLED, POOLED_LRU, *RULES}
     for outcome in outcomes.values():
         assert outcome.prompt_tokens == case.load.trace.num_tokens
         assert len(outcome.ttft_s) == len(case.load.trace.requests)
