@@ -3,7 +3,8 @@
 Traces run through 4 and 8 workers in simulated time (`simulation.py`) that take as long as the token-digest runner:
 the product's pool and eviction, its copy of the index, and its own choice of a worker beside others. All workers of a
 cluster together have a fifth of the trace's different blocks (STEMCACHE_TRACES names the folder of the traces), and the
-speed at which one pooled cache would keep them busy for the given share of the time. An answer is one token: what is
+speed at which one pooled cache would keep them busy for the given share of the time. In one row a worker fetches what
+the router says that another one has, FETCH_SPEED times as fast as it would compute it. An answer is one token: what is
 compared is what routing decides, prefill. A run has the same result wherever and however often it is made.
 """
 
@@ -29,6 +30,9 @@ from tests.bench.percentiles import percentile
 MIN_HITS, MAX_P99 = 0.98, 1.1
 POOLED = "one pooled cache"
 POOLED_LRU = "one pooled cache, LRU"
+FETCHING = "ours, fetching"
+FETCH_SPEED = 10.0
+"""What `make bench-fetch` measured, rounded down."""
 _HEADINGS = ("rule", "hit %", "of pooled %", "of LRU's %", "imbalance", "TTFT p50 s", "p99 s", "p99 / greedy")
 
 
@@ -56,8 +60,8 @@ def make_case(load: Load, num_workers: int, busy_share: float) -> Case:
     return Case(load, num_workers, WorkerSize(num_blocks, load.trace.block_tokens, tokens_per_s))
 
 
-def run_case(case: Case, rules: Mapping[str, Rule]) -> dict[str, Outcome]:
-    """One pooled cache, as the product evicts and by least recent use, then every rule."""
+def run_case(case: Case, rules: Mapping[str, Rule], fetch_speed: float) -> dict[str, Outcome]:
+    """One pooled cache, as the product evicts and by least recent use, then every rule; ours also with fetches."""
     lru = replace(case.pooled, policy=PolicyKind.LRU)
     outcomes = {
         name: Cluster(1, size, RULES["random"]).run(case.load.trace)
@@ -66,6 +70,9 @@ def run_case(case: Case, rules: Mapping[str, Rule]) -> dict[str, Outcome]:
     for name, rule in rules.items():
         outcomes[name] = Cluster(case.num_workers, case.size, rule).run(case.load.trace)
         print(f"  {case.load.name}, {case.num_workers} workers, {name}: done", file=sys.stderr, flush=True)
+    if OURS in rules and fetch_speed:
+        size = replace(case.size, fetch_speed=fetch_speed)
+        outcomes[FETCHING] = Cluster(case.num_workers, size, rules[OURS]).run(case.load.trace)
     return outcomes
 
 
@@ -110,7 +117,7 @@ def main() -> None:
     for load in loads:
         for num_workers in arguments.workers:
             case = make_case(load, num_workers, arguments.busy)
-            found.append(report(case, run_case(case, rules)))
+            found.append(report(case, run_case(case, rules, arguments.fetch_speed)))
     after = machine()
     print(f"\n{conditions_line(before, after)}; {time.monotonic() - started_s:.0f} s; workers busy {arguments.busy:g}")
     settings = {name: str(value) for name, value in vars(arguments).items()}
@@ -143,11 +150,17 @@ def _figures(outcome: Outcome) -> dict[str, object]:
 
 
 def _print_goals(case: Case, outcomes: Mapping[str, Outcome], greedy: Outcome) -> None:
-    ours = outcomes[OURS]
+    for name in (OURS, FETCHING):
+        if name in outcomes:
+            _print_goals_of(name, case, outcomes, greedy)
+
+
+def _print_goals_of(name: str, case: Case, outcomes: Mapping[str, Outcome], greedy: Outcome) -> None:
+    ours = outcomes[name]
     p99 = percentile(ours.ttft_s, 0.99) / percentile(greedy.ttft_s, 0.99)
-    for name in (POOLED, POOLED_LRU):
-        kept = ours.hit_tokens / outcomes[name].hit_tokens
-        print(f"  to reach: hits of {name} >= {MIN_HITS:.0%}: {kept:.1%}, {verdict(-kept, -MIN_HITS)}")
+    for pooled in (POOLED, POOLED_LRU):
+        kept = ours.hit_tokens / outcomes[pooled].hit_tokens
+        print(f"  {name}: hits of {pooled} >= {MIN_HITS:.0%}: {kept:.1%}, {verdict(-kept, -MIN_HITS)}")
     limit = case.load.max_imbalance
     print(f"  imbalance <= {limit}: {ours.imbalance:.3f}, {verdict(ours.imbalance, limit)}")
     print(f"  p99 TTFT <= {MAX_P99} x greedy TTFT's: {p99:.2f}, {verdict(p99, MAX_P99)}")
@@ -168,6 +181,9 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--workers", type=numbers, default=(4, 8))
     parser.add_argument("--requests", type=int, help="only the first so many of each trace")
     parser.add_argument("--busy", type=float, default=0.5, help="share of the time that a pooled cache would work")
+    parser.add_argument(
+        "--fetch-speed", type=float, default=FETCH_SPEED, help="blocks of another worker, against computing; 0: none"
+    )
     parser.add_argument("--sweep", action="store_true", help="ours with other numbers instead of other rules")
     parser.add_argument("--weights", type=numbers, default=(0, 1, 2, 3, 4, 5, 6, 8, 12))
     parser.add_argument("--matches", type=numbers, default=(0, 128, 512, 1024, 2048))

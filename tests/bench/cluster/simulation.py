@@ -20,6 +20,7 @@ from cache_store.registry import RENEW_S, WorkerRecord
 from cache_store.replay.trace import Trace, TraceRequest
 from services.router.assignments import Assignment, Assignments
 from services.router.heat import PrefixHeat
+from services.router.peer_hints import find_peer
 from services.router.routing import RouteRequest, WorkerView
 from services.router.speculations import Speculation, Speculations
 from tests.bench.cluster.rules import Rule
@@ -128,14 +129,16 @@ class Cluster:
         heat = self._heat.note(self._tag, last_held) if num_held else 0.0
         tokens = max(request.prompt_tokens, 1 + (request.num_blocks - 1) * self._block_tokens)
         asked = RouteRequest(MODEL, tokens, 1, 1, frozenset(), heat=heat)
-        choice = self._rule(self._views(), matched, asked, self._rng)
+        views = self._views()
+        choice = self._rule(views, matched, asked, self._rng)
         term = choice.terms[0]
         worker = self._workers[choice.worker.incarnation]
         assignment = self._assignments.add(worker.incarnation, tokens - term.matched_tokens)
         delay_s = term.queue_s + term.prefill_s
         coming = self._speculations.add(self._domain.tenant, self._tag, worker.incarnation, digests, delay_s)
         self._sent[number] = _Sent(self._clock.now_s, request.prompt_tokens, assignment, coming)
-        worker.submit(number, self._domain, request)
+        hint = find_peer(choice, views, matched, frozenset())
+        worker.submit(number, self._domain, request, hint and self._workers[hint.worker.incarnation])
         self._wake(worker)
 
     def _views(self) -> list[WorkerView]:

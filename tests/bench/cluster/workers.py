@@ -55,6 +55,8 @@ class WorkerSize:
     tokens_per_s: float
     policy: PolicyKind = PolicyKind.CLASS
     """The product's default."""
+    fetch_speed: float = 0.0
+    """Blocks of another worker come so many times as fast as they are computed; 0: they do not come."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,7 @@ class Prefill:
     """Of the request."""
     seconds: float
     hit_tokens: int
+    """Not computed, wherever they came from."""
     changes: tuple[StreamedChange, ...]
 
 
@@ -74,6 +77,7 @@ class _Waiting:
     domain: Domain
     request: TraceRequest
     uncached_tokens: int
+    peer: SimWorker | None
 
 
 class SimWorker:
@@ -111,11 +115,11 @@ class SimWorker:
         """Whether prompts wait."""
         return bool(self._queue)
 
-    def submit(self, number: int, domain: Domain, request: TraceRequest) -> None:
-        """Takes a request of the trace."""
+    def submit(self, number: int, domain: Domain, request: TraceRequest, peer: SimWorker | None = None) -> None:
+        """Takes a request of the trace; `peer` may have more of it."""
         cached = self._pool.cached_tokens(domain, request.blocks, request.num_blocks - 1).total
         uncached = request.prompt_tokens - cached * self._size.block_tokens
-        self._queue.append(_Waiting(number, domain, request, uncached))
+        self._queue.append(_Waiting(number, domain, request, uncached, peer))
         self._num_queued += uncached
 
     def prefill(self) -> Prefill:
@@ -127,6 +131,7 @@ class SimWorker:
         match = pool.match_and_pin(domain, blocks, num_blocks - 1)
         pool.note_reuse(domain, match)
         num_hit = len(match.blocks)
+        num_fetched = self._num_fetched(waiting, num_hit)
         granted = pool.allocate(domain, num_blocks - num_hit)
         assert isinstance(granted, Granted), "nothing else is held, and a pool holds the longest prompt"
         new = PackedTokens(blocks[num_hit * TOKEN_BYTES :])
@@ -143,8 +148,20 @@ class SimWorker:
         )
         pool.release((*match.blocks, *stored), outcome)
         changes = tuple(StreamedChange(e.domain_tag, e.change, e.digests) for e in pool.drain_events())
-        seconds = STEP_S + (request.prompt_tokens - hit_tokens) / self._size.tokens_per_s
-        return Prefill(waiting.number, seconds, hit_tokens, changes)
+        fetched_tokens = num_fetched * self._size.block_tokens
+        computed_tokens = request.prompt_tokens - hit_tokens - fetched_tokens
+        seconds = STEP_S + computed_tokens / self._size.tokens_per_s
+        if fetched_tokens:
+            seconds += fetched_tokens / (self._size.fetch_speed * self._size.tokens_per_s)
+        return Prefill(waiting.number, seconds, hit_tokens + fetched_tokens, changes)
+
+    def _num_fetched(self, waiting: _Waiting, num_hit: int) -> int:
+        """Blocks that the peer has beyond those that are here."""
+        if waiting.peer is None or not self._size.fetch_speed:
+            return 0
+        request = waiting.request
+        there = waiting.peer._pool.cached_tokens(waiting.domain, request.blocks, request.num_blocks - 1).total
+        return max(0, there - num_hit)
 
     def report(self) -> WorkerRecord:
         """What it would renew its lease with now."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from tests.bench.cluster.__main__ import POOLED, POOLED_LRU, Case, make_case, report, run_case, sweep_rules
+from tests.bench.cluster.__main__ import FETCHING, POOLED, POOLED_LRU, Case, make_case, report, run_case, sweep_rules
 from tests.bench.cluster.loads import hot_load
 from tests.bench.cluster.rules import GREEDY, OURS, RULES
 from tests.bench.cluster.simulation import Cluster, Outcome
@@ -19,11 +19,11 @@ def case() -> Case:
 
 @pytest.fixture(scope="module")
 def outcomes(case: Case) -> dict[str, Outcome]:
-    return run_case(case, RULES)
+    return run_case(case, RULES, 10.0)
 
 
 def test_every_request_is_answered_and_counted_once(case: Case, outcomes: dict[str, Outcome]) -> None:
-    assert set(outcomes) == {POOLED, POOLED_LRU, *RULES}
+    assert set(outcomes) == {POOLED, POOLED_LRU, FETCHING, *RULES}
     for outcome in outcomes.values():
         assert outcome.prompt_tokens == case.load.trace.num_tokens
         assert len(outcome.ttft_s) == len(case.load.trace.requests)
@@ -34,6 +34,10 @@ def test_every_request_is_answered_and_counted_once(case: Case, outcomes: dict[s
 def test_the_longest_prefix_alone_pins_a_worker_and_ours_does_not(outcomes: dict[str, Outcome]) -> None:
     assert outcomes["longest prefix"].imbalance > outcomes[OURS].imbalance
     assert max(outcomes["longest prefix"].ttft_s) > max(outcomes[OURS].ttft_s)
+
+
+def test_fetching_computes_less_and_counts_it_as_hit(outcomes: dict[str, Outcome]) -> None:
+    assert outcomes[FETCHING].hit_tokens > outcomes[OURS].hit_tokens
 
 
 def test_ours_keeps_more_hits_than_rules_that_do_not_look(outcomes: dict[str, Outcome]) -> None:
@@ -49,5 +53,5 @@ def test_a_sweep_has_ours_beside_other_numbers(case: Case) -> None:
     small = replace(
         case, load=replace(case.load, trace=replace(case.load.trace, requests=case.load.trace.requests[:20]))
     )
-    outcomes = run_case(small, sweep_rules((0, 5), (512,)))
+    outcomes = run_case(small, sweep_rules((0, 5), (512,)), 10.0)
     assert {GREEDY, OURS, "weight 5", "match 512", "no replication"} <= set(outcomes)
