@@ -69,7 +69,8 @@ class BlockPool:
             Block(number, tuple(ABSENT if group in groups else number for group in range(len(geometry.groups))))
             for number in range(num_blocks - 1, -1, -1)
         ]
-        self._blocks = tuple(self._unused)
+        self.blocks = tuple(self._unused)
+        """All, by falling number; only to be looked at."""
         self.scrubs = Scrubs(geometry.bytes_per_block, num_blocks)
         """What is to be scrubbed beside what `allocate` says."""
         self.windows = Windows(windows, geometry.block_size, self.scrubs.roots)
@@ -332,7 +333,7 @@ class BlockPool:
         tenants are to be scrubbed: what was evicted before had the same bytes.
         """
         num_blocks = sum(map(self._forget, domains))
-        num_held = self.scrubs.begin(self._blocks, {domain.root for domain in domains}, tenants)
+        num_held = self.scrubs.begin(self.blocks, {domain.root for domain in domains}, tenants)
         self.windows.drop(tenants)
         num_host, num_disk = (0, 0) if self.lower is None else self.lower.drop(domains, tenants)
         self._evictions.give_back()
@@ -341,7 +342,7 @@ class BlockPool:
     def expect_scrubs(self, domain: Domain) -> None:
         """Whatever is held of a domain that was dropped, or may have been, is to be scrubbed when it is let go of."""
         if domain.root not in self.scrubs.roots:
-            self.scrubs.expect(self._blocks, domain.root)
+            self.scrubs.expect(self.blocks, domain.root)
             self.windows.expect_scrubs(domain.root)
 
     def drain_events(self) -> tuple[BlockEvent, ...]:
@@ -360,8 +361,8 @@ class BlockPool:
     def check_invariants(self) -> None:
         """Raises AssertionError where the pool's books do not agree; walks everything."""
         check_pool(self._tree, self._ledger, self._unused, self._num_blocks)
-        self.scrubs.check_invariants(self._blocks)
-        self.windows.check_invariants(self._blocks, self._tree.blocks())
+        self.scrubs.check_invariants(self.blocks)
+        self.windows.check_invariants(self.blocks, self._tree.blocks())
         if self.lower is not None:
             self.lower.check_invariants()
 

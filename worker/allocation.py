@@ -369,6 +369,7 @@ class Allocator:
         blocks = (*reserved, *self._allocate(sequence.owner.domain, num_new - len(reserved)))
         if sequence.copy_from is not None:
             self._copies.append(_Copy(sequence, sequence.copy_from, blocks[0]))
+            sequence.copied = (len(sequence.blocks), sequence.copy_from.source.number)
             sequence.copy_from = None
         sequence.add_blocks(blocks)
 

@@ -33,6 +33,7 @@ from worker.attached_adapters import AttachedAdapters, domains_of
 from worker.audit import Audits
 from worker.audit_samples import Chance, never
 from worker.audit_steps import AuditSteps
+from worker.block_look import BlockLook
 from worker.engine_books import MAX_RETRY_S, load_of, queue_s
 from worker.engine_config import EngineConfig, check_request, check_room
 from worker.exchange import Exchange
@@ -96,6 +97,7 @@ class Engine:
             self._pool, geometry.block_size, runner.transfers, self._scheduler, self._swap.fetches, self._domains
         )
         """Blocks given to and taken from other workers."""
+        self.look = BlockLook(self._pool, self._scheduler, self.pins, self._block_size)  # for the operator
         self._audits = Audits(self._pool, geometry, runner.info.tolerance, config.audit, draw, self._quarantine)
         self._idle = AuditSteps(self._audits, self._scheduler, config.num_step_tokens, self._prefill_rate, self._run)
         self._requests: dict[RequestKey, ActiveRequest] = {}
@@ -383,8 +385,7 @@ class Engine:
             self._scheduler.drop(trunk)
 
     def _fail_all(self, schedule: Schedule, error: StemcacheError) -> list[EngineOutput]:
-        owners = {sequence.owner.key: sequence.owner for sequence in schedule.sequences}
-        return [self._fail(owner, error) for owner in owners.values()]
+        return [self._fail(owner, error) for owner in dict.fromkeys(each.owner for each in schedule.sequences)]
 
     def _fail(self, request: ActiveRequest, error: StemcacheError) -> Failed:
         self._end(request)
@@ -392,9 +393,8 @@ class Engine:
 
     def _end(self, request: ActiveRequest) -> None:
         del self._requests[request.key]
-        for sequence in request.sequences:
-            self._scheduler.drop(sequence)
-        request.sequences.clear()
+        while request.sequences:
+            self._scheduler.drop(request.sequences.pop(0))
 
     def _not_started(self) -> Counter[TenantId]:
         return Counter(request.domain.tenant for request in self._requests.values() if request.scheduled_s is None)

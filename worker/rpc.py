@@ -28,6 +28,7 @@ from worker.engine_thread import EngineThread
 from worker.outbox import Outbox, OutboxItem, SampleTokens
 from worker.requests import CacheMode, EngineRequest, Finish, Finished, RequestKey, Started
 from worker.rpc_cache import PrefixCalls, PrefixEngine, by_tier
+from worker.rpc_look import LookCalls, LookedAtEngine, LookIdentity
 from worker.rpc_peers import ExchangingEngine, PeerAnswers
 from worker.rpc_purge import PurgeCalls, PurgingEngine
 from worker.rpc_request import (
@@ -64,7 +65,7 @@ Retire = Callable[[worker_pb2.DrainRequest], Awaitable[worker_pb2.DrainResponse]
 _log = structlog.get_logger(__name__)
 
 
-class WorkerEngine(PrefixEngine, PurgingEngine, ExchangingEngine, Protocol):
+class WorkerEngine(PrefixEngine, PurgingEngine, ExchangingEngine, LookedAtEngine, Protocol):
     """What the edge asks of an engine."""
 
 
@@ -91,6 +92,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         self._peers = PeerAnswers(
             thread, incarnation, cluster_key, model.geometry.block_size, clock, self.purges.admits
         )
+        self._looks = LookCalls(thread, LookIdentity(incarnation, cluster_key, model.geometry.block_size), clock)
         self._model = model
         self._formats = formats
         self._incarnation = incarnation
@@ -190,6 +192,13 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             check_protocol_version(request.protocol_version)
             return await self.purges.purge(request)
 
+    async def ReadBlockMap(  # noqa: N802
+        self, request: worker_pb2.ReadBlockMapRequest, context: Context
+    ) -> worker_pb2.ReadBlockMapResponse:
+        """Says where blocks lie, to the operator."""
+        async with self._answering(context):
+            return await self._looks.read(request)
+
     @asynccontextmanager
     async def _answering(self, context: Context) -> AsyncIterator[None]:
         """One call; it ends with the status of what is raised inside."""
@@ -211,10 +220,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     async def _execute(self, message: worker_pb2.ExecuteRequest, context: Context) -> None:
         engine_request = self._admit(message)
-        outbox = self._thread.submit(engine_request)
         try:
-            await self._stream(outbox, context)
+            await self._stream(self._thread.submit(engine_request), context)
         finally:
+            self._looks.ended(engine_request.key)
             self._thread.close(engine_request.key)
 
     async def _stream(self, outbox: Outbox, context: Context) -> None:
@@ -235,6 +244,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         adapter = adapter_of(claims, self._model, self._formats)
         request = to_engine(message, claims, RequestKey(self._next_key), self._model, adapter)
         request = replace(request, peer=peer_of(message, claims, self._clock.unix_s()))
+        self._looks.began(request.key, claims.request_id)
         return request if self.purges.admits(claims) else replace(request, cache_mode=CacheMode.PURGED)
 
     def _claims(self, message: RoutedMessage) -> RequestClaims:

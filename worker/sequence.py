@@ -120,6 +120,7 @@ class Sequence:
         "_tokens",
         "blocks",
         "cached_by_tier",
+        "copied",
         "copy_from",
         "expected_at_s",
         "finish",
@@ -177,6 +178,8 @@ class Sequence:
         """Held for tokens that are still to come."""
         self.copy_from: PartialMatch | None = None
         """A held block to copy before the first write, as the block after `blocks`."""
+        self.copied: tuple[int, int] | None = None
+        """Which of `blocks` began as a copy, and the number of the block that it was copied from."""
         self.flight: Flight | None = None
         self.num_expected = 0
         """While it waits: tokens that are likely to be reused, for estimates only."""
@@ -315,6 +318,7 @@ class Sequence:
         self.prefix = self.tokens(0, self.num_tokens)
         self.num_computed = self.num_committed = self.num_swap_ins = 0
         self.has_fetched = False
+        self.copied = None
         self.loaded.clear()
         self.marks.clear()
         assert self.is_at_rest, "it was released before"

@@ -17,6 +17,7 @@ from cache_store.domain import TenantId
 from cache_store.errors import NotFoundError, StemcacheError
 from cache_store.redis_replica import ReplicaStats
 from services.admin.worker_messages import worker_message
+from services.router.block_maps import BlockMaps
 from services.router.condition import Condition, Degraded
 from services.router.explain import Miss, explain
 from services.router.messages import cached_by_tier, duration, timestamp
@@ -64,6 +65,8 @@ _DEGRADED = {
 DRAIN_GRACE_S = 30.0
 """What a worker's requests get to end where the operator does not say."""
 
+USUAL_RECORDS, MAX_RECORDS_TOLD = 50, 500
+
 _NEVER_S = 86_400.0 * 365
 """Age of control data that was never read: a duration knows no infinity."""
 
@@ -78,12 +81,14 @@ class ClusterServicer(ClusterServiceServicer):
         records: RequestRecords,
         condition: Condition,
         drains: WorkerDrains,
+        block_maps: BlockMaps,
     ) -> None:
         self._directory = directory
         self._view = view
         self._records = records
         self._condition = condition
         self._drains = drains
+        self._block_maps = block_maps
 
     async def GetStatus(self, request: pb.GetStatusRequest, context: Context) -> pb.GetStatusResponse:
         age_s = self._directory.age_s()
@@ -139,6 +144,20 @@ class ClusterServicer(ClusterServiceServicer):
             cached_blocks=drained.cached_blocks,
             handed_over_requests=drained.handed_over_requests,
         )
+
+    async def ListRequestRecords(
+        self, request: pb.ListRequestRecordsRequest, context: Context
+    ) -> pb.ListRequestRecordsResponse:
+        num_most = min(request.max_records or USUAL_RECORDS, MAX_RECORDS_TOLD)
+        latest = self._records.latest(num_most, request.tenant)
+        return pb.ListRequestRecordsResponse(records=[_record(each) for each in latest])
+
+    async def GetBlockMap(self, request: pb.GetBlockMapRequest, context: Context) -> pb.GetBlockMapResponse:
+        try:
+            block_map = await self._block_maps.read(request.worker_id, request.request_id, self._tenant_name)
+        except StemcacheError as error:
+            await abort_with(context, error)
+        return pb.GetBlockMapResponse(block_map=block_map)
 
     async def _find(self, tenant: str, request_id: str, context: Context) -> RequestRecord:
         record = self._records.find(tenant, request_id)

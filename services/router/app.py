@@ -31,6 +31,7 @@ from services.admin.cluster_servicer import ClusterServicer
 from services.admin.tenant_servicer import TenantServicer
 from services.router.adapter_control import AdapterControl
 from services.router.auth import MAX_OPEN_CALLS, Gate
+from services.router.block_maps import BlockMaps
 from services.router.cache_servicer import CacheServicer
 from services.router.cluster_limits import ClusterLimits
 from services.router.condition import Condition
@@ -236,11 +237,23 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
         public=public_server(servicer, cache, Gate(directory, calls, MAX_OPEN_CALLS), health, limits),
         admin=admin_server(
             TenantServicer(store, sync, purges),
-            ClusterServicer(directory, view, records, condition, WorkerDrains(view, pool, cluster_key(master))),
+            _cluster_servicer(directory, view, records, condition, pool, cluster_key(master)),
             AdapterServicer(directory, adapters),
             _admin_token(settings),
         ),
     )
+
+
+def _cluster_servicer(
+    directory: TenantDirectory,
+    view: RegistryView,
+    records: RequestRecords,
+    condition: Condition,
+    pool: WorkerPool,
+    key: bytes,
+) -> ClusterServicer:
+    drains, block_maps = WorkerDrains(view, pool, key), BlockMaps(view, pool, key)
+    return ClusterServicer(directory, view, records, condition, drains, block_maps)
 
 
 def _master_key(settings: RouterSettings) -> MasterKey:

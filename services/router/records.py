@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from dataclasses import dataclass, field
+from itertools import islice
 
 from cache_store.registry import WorkerId
 from cache_store.usage import CachedTokens
@@ -89,6 +90,11 @@ class RequestRecords:
         if len(self._records) > self._max_records:
             self._records.popitem(last=False)
         return record
+
+    def latest(self, num_most: int, tenant_name: str = "") -> list[RequestRecord]:
+        """Newest first; of one tenant where it is named."""
+        records = (each for each in reversed(self._records.values()) if tenant_name in ("", each.tenant_name))
+        return list(islice(records, num_most))
 
     def find(self, tenant_name: str, request_id: str) -> RequestRecord | None:
         """None where it is not remembered."""

@@ -12,6 +12,7 @@ from google.protobuf.internal import containers as _containers
 from google.protobuf.internal import enum_type_wrapper as _enum_type_wrapper
 from stemcache.v1 import cache_pb2 as _cache_pb2
 from stemcache.v1 import inference_pb2 as _inference_pb2
+from stemcache.worker.v1 import block_map_pb2 as _block_map_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -1689,6 +1690,106 @@ class GetStatusResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___GetStatusResponse: _TypeAlias = GetStatusResponse  # noqa: Y015
+
+@_typing.final
+class ListRequestRecordsRequest(_message.Message):
+    """Which requests."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    MAX_RECORDS_FIELD_NUMBER: _builtins.int
+    TENANT_FIELD_NUMBER: _builtins.int
+    max_records: _builtins.int
+    """At most so many; 0: 50, and never more than 500."""
+    tenant: _builtins.str
+    """Name of a tenant; empty: of all."""
+    def __init__(
+        self,
+        *,
+        max_records: _builtins.int = ...,
+        tenant: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["max_records", b"max_records", "tenant", b"tenant"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRequestRecordsRequest: _TypeAlias = ListRequestRecordsRequest  # noqa: Y015
+
+@_typing.final
+class ListRequestRecordsResponse(_message.Message):
+    """What is remembered of them."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    RECORDS_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def records(self) -> _containers.RepeatedCompositeFieldContainer[Global___GetRequestRecordResponse]:
+        """Newest first."""
+
+    def __init__(
+        self,
+        *,
+        records: _abc.Iterable[Global___GetRequestRecordResponse] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["records", b"records"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ListRequestRecordsResponse: _TypeAlias = ListRequestRecordsResponse  # noqa: Y015
+
+@_typing.final
+class GetBlockMapRequest(_message.Message):
+    """Which worker."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.str
+    """Its stable name."""
+    request_id: _builtins.str
+    """A request whose sequences are told whatever else is left out; empty: none."""
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.str = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["request_id", b"request_id", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetBlockMapRequest: _TypeAlias = GetBlockMapRequest  # noqa: Y015
+
+@_typing.final
+class GetBlockMapResponse(_message.Message):
+    """Where its blocks lie."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCK_MAP_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def block_map(self) -> _block_map_pb2.BlockMap:
+        """Tenants go by their names."""
+
+    def __init__(
+        self,
+        *,
+        block_map: _block_map_pb2.BlockMap | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["block_map", b"block_map"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_map", b"block_map"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___GetBlockMapResponse: _TypeAlias = GetBlockMapResponse  # noqa: Y015
 
 @_typing.final
 class GetRequestRecordRequest(_message.Message):

@@ -737,6 +737,16 @@ class ClusterServiceStub:
                 request_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.DrainWorkerRequest.SerializeToString,
                 response_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.DrainWorkerResponse.FromString,
                 _registered_method=True)
+        self.ListRequestRecords = channel.unary_unary(
+                '/stemcache.admin.v1.ClusterService/ListRequestRecords',
+                request_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.ListRequestRecordsRequest.SerializeToString,
+                response_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.ListRequestRecordsResponse.FromString,
+                _registered_method=True)
+        self.GetBlockMap = channel.unary_unary(
+                '/stemcache.admin.v1.ClusterService/GetBlockMap',
+                request_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.GetBlockMapRequest.SerializeToString,
+                response_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.GetBlockMapResponse.FromString,
+                _registered_method=True)
 
 
 class ClusterServiceServicer:
@@ -772,6 +782,20 @@ class ClusterServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ListRequestRecords(self, request, context):
+        """Lists the records of the last requests of this router, newest first.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def GetBlockMap(self, request, context):
+        """Says where the blocks of a worker lie and who holds them. NOT_FOUND where no such worker serves.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_ClusterServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -794,6 +818,16 @@ def add_ClusterServiceServicer_to_server(servicer, server):
                     servicer.DrainWorker,
                     request_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.DrainWorkerRequest.FromString,
                     response_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.DrainWorkerResponse.SerializeToString,
+            ),
+            'ListRequestRecords': grpc.unary_unary_rpc_method_handler(
+                    servicer.ListRequestRecords,
+                    request_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.ListRequestRecordsRequest.FromString,
+                    response_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.ListRequestRecordsResponse.SerializeToString,
+            ),
+            'GetBlockMap': grpc.unary_unary_rpc_method_handler(
+                    servicer.GetBlockMap,
+                    request_deserializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.GetBlockMapRequest.FromString,
+                    response_serializer=stemcache_dot_admin_dot_v1_dot_admin__pb2.GetBlockMapResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -905,6 +939,60 @@ class ClusterService:
             '/stemcache.admin.v1.ClusterService/DrainWorker',
             stemcache_dot_admin_dot_v1_dot_admin__pb2.DrainWorkerRequest.SerializeToString,
             stemcache_dot_admin_dot_v1_dot_admin__pb2.DrainWorkerResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ListRequestRecords(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stemcache.admin.v1.ClusterService/ListRequestRecords',
+            stemcache_dot_admin_dot_v1_dot_admin__pb2.ListRequestRecordsRequest.SerializeToString,
+            stemcache_dot_admin_dot_v1_dot_admin__pb2.ListRequestRecordsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def GetBlockMap(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stemcache.admin.v1.ClusterService/GetBlockMap',
+            stemcache_dot_admin_dot_v1_dot_admin__pb2.GetBlockMapRequest.SerializeToString,
+            stemcache_dot_admin_dot_v1_dot_admin__pb2.GetBlockMapResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -258,6 +258,10 @@ class ClusterServiceStub:
     """Lets a worker leave: its hottest blocks go to other workers, running requests end or go on there.
     NOT_FOUND where no such worker serves; DEADLINE_EXCEEDED where it does not answer in time.
     """
+    ListRequestRecords: _grpc.UnaryUnaryMultiCallable[_admin_pb2.ListRequestRecordsRequest, _admin_pb2.ListRequestRecordsResponse]
+    """Lists the records of the last requests of this router, newest first."""
+    GetBlockMap: _grpc.UnaryUnaryMultiCallable[_admin_pb2.GetBlockMapRequest, _admin_pb2.GetBlockMapResponse]
+    """Says where the blocks of a worker lie and who holds them. NOT_FOUND where no such worker serves."""
 
 @_typing.type_check_only
 class ClusterServiceAsyncStub(ClusterServiceStub):
@@ -274,6 +278,10 @@ class ClusterServiceAsyncStub(ClusterServiceStub):
     """Lets a worker leave: its hottest blocks go to other workers, running requests end or go on there.
     NOT_FOUND where no such worker serves; DEADLINE_EXCEEDED where it does not answer in time.
     """
+    ListRequestRecords: _aio.UnaryUnaryMultiCallable[_admin_pb2.ListRequestRecordsRequest, _admin_pb2.ListRequestRecordsResponse]  # type: ignore[assignment]
+    """Lists the records of the last requests of this router, newest first."""
+    GetBlockMap: _aio.UnaryUnaryMultiCallable[_admin_pb2.GetBlockMapRequest, _admin_pb2.GetBlockMapResponse]  # type: ignore[assignment]
+    """Says where the blocks of a worker lie and who holds them. NOT_FOUND where no such worker serves."""
 
 class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
     """Workers, routing, records of requests. Operator credential only."""
@@ -311,5 +319,21 @@ class ClusterServiceServicer(metaclass=_abc_1.ABCMeta):
         """Lets a worker leave: its hottest blocks go to other workers, running requests end or go on there.
         NOT_FOUND where no such worker serves; DEADLINE_EXCEEDED where it does not answer in time.
         """
+
+    @_abc_1.abstractmethod
+    def ListRequestRecords(
+        self,
+        request: _admin_pb2.ListRequestRecordsRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.ListRequestRecordsResponse, _abc.Awaitable[_admin_pb2.ListRequestRecordsResponse]]:
+        """Lists the records of the last requests of this router, newest first."""
+
+    @_abc_1.abstractmethod
+    def GetBlockMap(
+        self,
+        request: _admin_pb2.GetBlockMapRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_admin_pb2.GetBlockMapResponse, _abc.Awaitable[_admin_pb2.GetBlockMapResponse]]:
+        """Says where the blocks of a worker lie and who holds them. NOT_FOUND where no such worker serves."""
 
 def add_ClusterServiceServicer_to_server(servicer: ClusterServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...

@@ -11,6 +11,7 @@ from google.protobuf import timestamp_pb2 as _timestamp_pb2
 from google.protobuf.internal import containers as _containers
 from stemcache.v1 import cache_pb2 as _cache_pb2
 from stemcache.v1 import inference_pb2 as _inference_pb2
+from stemcache.worker.v1 import block_map_pb2 as _block_map_pb2
 import builtins as _builtins
 import sys
 import typing as _typing
@@ -941,3 +942,57 @@ class DrainResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___DrainResponse: _TypeAlias = DrainResponse  # noqa: Y015
+
+@_typing.final
+class ReadBlockMapRequest(_message.Message):
+    """A question of the operator, asked by a router."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    LOOK_TOKEN_FIELD_NUMBER: _builtins.int
+    REQUEST_ID_FIELD_NUMBER: _builtins.int
+    protocol_version: _builtins.int
+    """Version of this protocol at the sender."""
+    look_token: _builtins.bytes
+    """MAC'd claims: this worker's incarnation, expiry."""
+    request_id: _builtins.str
+    """Told whatever else is left out; empty: none."""
+    def __init__(
+        self,
+        *,
+        protocol_version: _builtins.int = ...,
+        look_token: _builtins.bytes = ...,
+        request_id: _builtins.str = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["look_token", b"look_token", "protocol_version", b"protocol_version", "request_id", b"request_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadBlockMapRequest: _TypeAlias = ReadBlockMapRequest  # noqa: Y015
+
+@_typing.final
+class ReadBlockMapResponse(_message.Message):
+    """Where blocks lie; no tokens, digests or keys."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    BLOCK_MAP_FIELD_NUMBER: _builtins.int
+    @_builtins.property
+    def block_map(self) -> _block_map_pb2.BlockMap:
+        """Tenants go by their uuid."""
+
+    def __init__(
+        self,
+        *,
+        block_map: _block_map_pb2.BlockMap | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _typing.Literal["block_map", b"block_map"]  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_map", b"block_map"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadBlockMapResponse: _TypeAlias = ReadBlockMapResponse  # noqa: Y015

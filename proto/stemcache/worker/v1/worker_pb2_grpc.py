@@ -80,6 +80,11 @@ class WorkerServiceStub:
                 request_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.DrainRequest.SerializeToString,
                 response_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.DrainResponse.FromString,
                 _registered_method=True)
+        self.ReadBlockMap = channel.unary_unary(
+                '/stemcache.worker.v1.WorkerService/ReadBlockMap',
+                request_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.ReadBlockMapRequest.SerializeToString,
+                response_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.ReadBlockMapResponse.FromString,
+                _registered_method=True)
 
 
 class WorkerServiceServicer:
@@ -149,6 +154,13 @@ class WorkerServiceServicer:
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def ReadBlockMap(self, request, context):
+        """Says where blocks lie and who holds them, for the operator; in bounded time, between two steps.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_WorkerServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -196,6 +208,11 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.Drain,
                     request_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.DrainRequest.FromString,
                     response_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.DrainResponse.SerializeToString,
+            ),
+            'ReadBlockMap': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadBlockMap,
+                    request_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.ReadBlockMapRequest.FromString,
+                    response_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.ReadBlockMapResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -442,6 +459,33 @@ class WorkerService:
             '/stemcache.worker.v1.WorkerService/Drain',
             stemcache_dot_worker_dot_v1_dot_worker__pb2.DrainRequest.SerializeToString,
             stemcache_dot_worker_dot_v1_dot_worker__pb2.DrainResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadBlockMap(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stemcache.worker.v1.WorkerService/ReadBlockMap',
+            stemcache_dot_worker_dot_v1_dot_worker__pb2.ReadBlockMapRequest.SerializeToString,
+            stemcache_dot_worker_dot_v1_dot_worker__pb2.ReadBlockMapResponse.FromString,
             options,
             channel_credentials,
             insecure,

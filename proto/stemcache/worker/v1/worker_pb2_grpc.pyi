@@ -51,6 +51,8 @@ class WorkerServiceStub:
     """Asked by a worker that is about to leave: fetches the blocks of a prompt from it, within what the tenant has room for."""
     Drain: _grpc.UnaryUnaryMultiCallable[_worker_pb2.DrainRequest, _worker_pb2.DrainResponse]
     """Takes no new requests, gives the hottest blocks to other workers, lets what runs end, and leaves."""
+    ReadBlockMap: _grpc.UnaryUnaryMultiCallable[_worker_pb2.ReadBlockMapRequest, _worker_pb2.ReadBlockMapResponse]
+    """Says where blocks lie and who holds them, for the operator; in bounded time, between two steps."""
 
 @_typing.type_check_only
 class WorkerServiceAsyncStub(WorkerServiceStub):
@@ -75,6 +77,8 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     """Asked by a worker that is about to leave: fetches the blocks of a prompt from it, within what the tenant has room for."""
     Drain: _aio.UnaryUnaryMultiCallable[_worker_pb2.DrainRequest, _worker_pb2.DrainResponse]  # type: ignore[assignment]
     """Takes no new requests, gives the hottest blocks to other workers, lets what runs end, and leaves."""
+    ReadBlockMap: _aio.UnaryUnaryMultiCallable[_worker_pb2.ReadBlockMapRequest, _worker_pb2.ReadBlockMapResponse]  # type: ignore[assignment]
+    """Says where blocks lie and who holds them, for the operator; in bounded time, between two steps."""
 
 class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
     """One model on one device. Every message carries the protocol version and is refused by name when it does not fit."""
@@ -150,5 +154,13 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_worker_pb2.DrainResponse, _abc.Awaitable[_worker_pb2.DrainResponse]]:
         """Takes no new requests, gives the hottest blocks to other workers, lets what runs end, and leaves."""
+
+    @_abc_1.abstractmethod
+    def ReadBlockMap(
+        self,
+        request: _worker_pb2.ReadBlockMapRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_pb2.ReadBlockMapResponse, _abc.Awaitable[_worker_pb2.ReadBlockMapResponse]]:
+        """Says where blocks lie and who holds them, for the operator; in bounded time, between two steps."""
 
 def add_WorkerServiceServicer_to_server(servicer: WorkerServiceServicer, server: _typing.Union[_grpc.Server, _aio.Server]) -> None: ...
