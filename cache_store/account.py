@@ -10,6 +10,7 @@ from cache_store.eviction_queue import EvictionQueue
 from cache_store.policy import EvictionPolicy
 from cache_store.prefix_tree import Block
 from cache_store.quota import TenantQuota, TierShare
+from cache_store.reuse_curve import ReuseCurve
 from cache_store.shadow import Watch
 
 
@@ -17,11 +18,14 @@ class Account:
     """Owned by the pool."""
 
     __slots__ = (
+        "curve",
         "is_closed",
         "maximum",
         "minimum",
         "num_cached",
+        "num_caused",
         "num_evicted",
+        "num_evicted_for_others",
         "num_held",
         "num_kept",
         "policy",
@@ -39,6 +43,9 @@ class Account:
         self.num_held = 0
         self.num_cached = 0
         self.num_evicted = 0
+        self.num_evicted_for_others = 0
+        self.num_caused = 0
+        """Others' blocks that were evicted to make room for it."""
         self.num_kept = 0
         """Unused slots that nobody else gets: a strict tenant's guarantee is never lent."""
         self.minimum = 0
@@ -51,6 +58,8 @@ class Account:
         self.strict = False
         self.watch: Watch | None = None
         """Of a tenant with a guarantee."""
+        self.curve: ReuseCurve | None = None
+        """How often it would hit with more or less room; None where that is not followed."""
 
     @property
     def num_used(self) -> int:

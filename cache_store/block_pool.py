@@ -78,6 +78,8 @@ class BlockPool:
         self._next_uid = 0
         self._events = EventLog()
         self._uses = Uses(geometry.block_size, clock)
+        self.reuse = self._ledger.reuse
+        """How often tenants would hit with more or less room."""
         self.lower: LowerTiers | None = None
         """The tiers below, if there are any."""
         if sizes != DEVICE_ONLY:
@@ -199,8 +201,7 @@ class BlockPool:
 
     def note_reuse(self, domain: Domain, match: Match) -> None:
         """See `Tier.note_reuse`."""
-        watch = self._ledger.of(domain.tenant).watch
-        if watch is not None:
+        if (watch := self._ledger.of(domain.tenant).watch) is not None:
             watch.ask(len(match.blocks), len(match.blocks))
 
     def allocate(self, domain: Domain, num_blocks: int) -> Granted | Short:
@@ -258,8 +259,7 @@ class BlockPool:
             fresh = stored if self.lower is None else self.lower.adopt(domain, stored)
             if fresh:
                 self._events.add(self._tree.root_of(stored[0]).tag, BlockChange.STORED, fresh)
-            watch = self._ledger.of(domain.tenant).watch
-            if watch is not None:
+            if (watch := self._ledger.of(domain.tenant).watch) is not None:
                 watch.ask(len(stored), 0)
         return standing
 

@@ -15,7 +15,7 @@ from cache_store.events import BlockChange
 from cache_store.eviction_queue import may_go
 from cache_store.expiry import Expiries
 from cache_store.ledger import Ledger
-from cache_store.lending import Need, charges
+from cache_store.lending import Charge, Need, charges
 from cache_store.lower_tiers import LowerTiers
 from cache_store.prefix_tree import Block, PrefixTree
 from cache_store.windows import Windows
@@ -90,8 +90,10 @@ class Evictions:
             return
         is_guaranteed = account.num_used + num_blocks <= account.minimum
         for due in charges(num_missing, self._ledger.present, Need(account, num_blocks)):
-            if due.payer is not account and is_guaranteed:
-                self.num_lent_back += due.num_blocks
+            if due.payer is not account:
+                _note_cause(account, due.payer, due.num_blocks)
+                if is_guaranteed:
+                    self.num_lent_back += due.num_blocks
             self.evict(due.payer, due.num_blocks)
 
     def trim(self, account: Account) -> None:
@@ -103,10 +105,12 @@ class Evictions:
         num_to_keep = self._ledger.num_to_keep()
         if num_to_keep == 0:
             return
-        num_missing = num_to_keep - self._ledger.num_free(len(self._unused))
-        if num_missing > 0:
-            for due in charges(num_missing, self._ledger.present, None):
+        num_free = self._ledger.num_free(len(self._unused))
+        if num_to_keep > num_free:
+            deficits = self._ledger.deficits()
+            for due in charges(num_to_keep - num_free, self._ledger.present, None):
                 self.num_lent_back += due.num_blocks
+                _note_causes(deficits, due)
                 self.evict(due.payer, due.num_blocks)
         self._ledger.keep(self._ledger.num_free(len(self._unused)))
 
@@ -144,3 +148,23 @@ class Evictions:
 
 def _has_below(block: Block) -> bool:
     return block.lower is not None and bool(block.lower.children)
+
+
+def _note_cause(account: Account, payer: Account, num_blocks: int) -> None:
+    """Blocks of `payer` make room for `account`."""
+    account.num_caused += num_blocks
+    payer.num_evicted_for_others += num_blocks
+
+
+def _note_causes(deficits: list[tuple[Account, int]], due: Charge) -> None:
+    """Blocks that go back to strict tenants go to those that lack some, one after the other."""
+    num_blocks = due.num_blocks
+    while num_blocks and deficits:
+        account, number = deficits[0]
+        taken = min(number, num_blocks)
+        _note_cause(account, due.payer, taken)
+        num_blocks -= taken
+        if taken == number:
+            del deficits[0]
+        else:
+            deficits[0] = (account, number - taken)

@@ -12,6 +12,7 @@ from cache_store.account import Account
 from cache_store.domain import TenantId
 from cache_store.policy import EvictionPolicy
 from cache_store.quota import EMPTY_QUOTAS, QuotaTable
+from cache_store.reuse_curves import ReuseCurves
 from cache_store.shadow import Sample, Watch, WatchRules
 from cache_store.tier_kind import TierKind
 from cache_store.usage import TenantUse
@@ -34,6 +35,7 @@ class Ledger:
         "_sample",
         "_tier",
         "_watch_rules",
+        "reuse",
     )
 
     def __init__(self, tier: TierKind, num_blocks: int, policy: PolicyMaker, watch_rules: WatchRules) -> None:
@@ -47,6 +49,8 @@ class Ledger:
         self._present: dict[TenantId, Account] = {}
         self._guaranteed: dict[TenantId, Account] = {}
         self._num_strict = 0
+        self.reuse = ReuseCurves(watch_rules.curve_room if tier is TierKind.DEVICE else 0, num_blocks)
+        """How often tenants would hit with more or less room."""
 
     @property
     def quotas(self) -> QuotaTable:
@@ -78,6 +82,7 @@ class Ledger:
         account = self._accounts.get(tenant)
         if account is None:
             account = self._accounts[tenant] = Account(tenant, self._make_policy())
+            account.curve = self.reuse.open(tenant)
             self._take_quota(account)
         return account
 
@@ -129,6 +134,12 @@ class Ledger:
         """Unused slots that are kept for nobody."""
         return num_unused - sum(account.num_kept for account in self.present) if self._num_strict else num_unused
 
+    def deficits(self) -> list[tuple[Account, int]]:
+        """Strict tenants that are still to get slots back, and how many, in the order in which they do."""
+        by_name = sorted(self.present, key=lambda account: account.tenant)
+        due = ((account, account.num_to_keep - account.num_kept) for account in by_name)
+        return [(account, number) for account, number in due if number]
+
     def num_to_keep(self) -> int:
         """Slots that strict tenants are still to get back."""
         return sum(account.num_to_keep - account.num_kept for account in self.present) if self._num_strict else 0
@@ -156,11 +167,14 @@ class Ledger:
             held_blocks=account.num_held,
             lent_blocks=num_lent,
             evicted_blocks=account.num_evicted,
+            evicted_for_others=account.num_evicted_for_others,
+            caused_evictions=account.num_caused,
         )
 
     def _forget(self, account: Account) -> None:
         if account.is_closed and not account.num_used and not account.minimum:
             self._accounts.pop(account.tenant, None)
+            self.reuse.close(account.tenant)
 
     def _take_quota(self, account: Account) -> None:
         quota = self._quotas.of(account.tenant)

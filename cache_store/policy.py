@@ -41,6 +41,8 @@ class Outcome:
     """Its session goes on no further."""
     ttl_s: float
     """Seconds without use after which its blocks are dropped; infinite: no bound."""
+    is_repeat: bool = False
+    """Another sample of the request, which had the same prompt."""
 
 
 class Use:

@@ -13,6 +13,8 @@
     sc:{limits}:birth               name of the life of the limits' data; expires when no router asks
     sc:{limit:TENANT}:places        HASH router -> places of the tenant's requests that it has leased; expires
     sc:{limit:TENANT}:tokens        HASH of the tenant's token bucket; expires when it is full
+    sc:{meter:SPACE}:writers        HASH writer -> number and hour of the last batch of counts that it added; durable
+    sc:{meter:SPACE}:hour:N         HASH tenant -> what it used in the N-th hour since 1970; durable, expires
 
 What stands in braces decides the slot of a Redis Cluster: keys that one script reads share it. Control data lies under
 `sc:control` and belongs to `services/tenants`.
@@ -22,6 +24,7 @@ from __future__ import annotations
 
 from cache_store.domain import DomainTag, TenantId
 from cache_store.index import Incarnation
+from cache_store.meter_store import MeterSpace
 
 SCHEMA_VERSION = 1
 SCHEMA_KEY = "sc:schema"
@@ -74,3 +77,13 @@ def places_key(tenant: TenantId) -> str:
 def tokens_key(tenant: TenantId) -> str:
     """The bucket of a tenant's limit on tokens per second."""
     return f"sc:{{limit:{tenant}}}:tokens"
+
+
+def meter_writers_key(space: MeterSpace) -> str:
+    """Up to where each writer's counts are part of the hours of `space`."""
+    return f"sc:{{meter:{space}}}:writers"
+
+
+def meter_hour_key(space: MeterSpace, hour: int) -> str:
+    """What tenants used in one hour."""
+    return f"sc:{{meter:{space}}}:hour:{hour}"

@@ -54,7 +54,7 @@ class WorkerLoad:
     """Held by requests or cached."""
     pressure: Pressure = NO_PRESSURE
     tenants: tuple[TenantUse, ...] = ()
-    """Those that use most blocks, at most MAX_TENANTS_TOLD."""
+    """Those that use most blocks first; a record tells at most MAX_TENANTS_TOLD."""
     tiers: tuple[TierLoad, ...] = ()
     """Below the device."""
     audit: AuditCounts = NO_AUDITS

@@ -36,6 +36,8 @@ class WatchRules:
     """Evidence that it is useless: blocks asked for, as a multiple of the guarantee."""
     min_evidence: int = 256
     """Sampled blocks asked for, at least, before anything is judged."""
+    curve_room: int = 0
+    """Blocks that are followed for the curves of reuse of all tenants; 0: there are none."""
 
 
 DEFAULT_RULES = WatchRules()

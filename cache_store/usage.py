@@ -86,6 +86,10 @@ class TenantUse:
     host_blocks: int = 0
     """In the host's memory."""
     disk_blocks: int = 0
+    evicted_for_others: int = 0
+    """Of `evicted_blocks`, those that made room for other tenants."""
+    caused_evictions: int = 0
+    """Other tenants' blocks that were evicted to make room for it, since the worker started."""
 
 
 @dataclass(frozen=True, slots=True)

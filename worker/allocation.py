@@ -197,9 +197,12 @@ class Allocator:
         tokens = sequence.tokens(first * self._block_size, end * self._block_size)
         blocks = sequence.blocks[first:end]
         standing = self._pool.commit(sequence.owner.domain, parent, blocks, tokens)
+        num_written = end - first
         for index, (block, there) in enumerate(zip(blocks, standing, strict=True), start=first):
             if there is not block:
                 sequence.replace_block(index, there)
+                num_written -= 1
+        sequence.owner.written_tokens += max(0, num_written) * self._block_size
         sequence.num_committed = max(first, end)
         if self._holds is not None and end > first:
             self._holds.note_branches(sequence, first)

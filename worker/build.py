@@ -7,7 +7,9 @@ from dataclasses import replace
 
 from cache_store.index import IndexUnavailableError
 from cache_store.kv_layout import KvDtype
+from cache_store.meter_store import MeterSpace
 from cache_store.redis_index import RedisIndexWriter
+from cache_store.redis_meter import RedisMeterStore
 from cache_store.redis_quotas import RedisQuotas
 from cache_store.redis_registry import RedisRegistryWriter
 from cache_store.redis_session import REDIS_ERRORS, RedisSession
@@ -35,7 +37,7 @@ def build_runner(config: WorkerConfig) -> Runner:
 
 
 def connect_stores(config: WorkerConfig) -> Stores:
-    """Index, registry and published quotas in Redis. Connects at the first call, so Redis may be away."""
+    """Index, registry, published quotas and usage in Redis. Connects at the first call, so Redis may be away."""
     session = RedisSession(config.redis_url)
 
     async def sweep() -> None:
@@ -44,8 +46,8 @@ def connect_stores(config: WorkerConfig) -> Stores:
         except REDIS_ERRORS as error:
             raise IndexUnavailableError(str(error)) from error
 
-    quotas = RedisQuotas(session)
-    return Stores(RedisIndexWriter(session), RedisRegistryWriter(session), quotas, sweep, session.close)
+    quotas, meter = RedisQuotas(session), RedisMeterStore(session, MeterSpace.BLOCKS)
+    return Stores(RedisIndexWriter(session), RedisRegistryWriter(session), quotas, sweep, session.close, meter)
 
 
 def _build_paged(config: WorkerConfig) -> Runner:

@@ -14,19 +14,15 @@ from dataclasses import replace
 
 import structlog
 
-from cache_store.block_pool import BlockPool
 from cache_store.clock import Clock
 from cache_store.digest import Hasher, xxh3_128
 from cache_store.domain import AdapterDigest, Domain, DomainTag, FormatDigest, TenantId
 from cache_store.errors import ComputationError, InvalidRequestError, StemcacheError, UnavailableError
 from cache_store.events import BlockEvent
-from cache_store.policies.choice import policy_maker
-from cache_store.pool_sizes import PoolSizes, StepLimits, window_sizes
 from cache_store.prefix_tree import Block
 from cache_store.quota import QuotaTable
 from cache_store.registry import WorkerLoad
 from cache_store.scrubs import Dropped
-from cache_store.tier_kind import TierSizes
 from cache_store.tokens import PackedTokens, count
 from cache_store.usage import CachedTokens, TenantUse
 from worker.attached_adapters import AttachedAdapters, domains_of
@@ -36,6 +32,7 @@ from worker.audit_steps import AuditSteps
 from worker.block_look import BlockLook
 from worker.engine_books import MAX_RETRY_S, load_of, queue_s
 from worker.engine_config import EngineConfig, check_request, check_room
+from worker.engine_pool import make_pool
 from worker.exchange import Exchange
 from worker.fences import Fences, purged
 from worker.outcomes import check_result, finish_of, finished, hopeless, too_long_now
@@ -81,11 +78,9 @@ class Engine:
         geometry = runner.info.geometry
         self._num_groups = len(geometry.groups)
         self._block_size = geometry.block_size
-        sizes = TierSizes(runner.transfers.num_host_blocks, runner.transfers.num_disk_blocks)
-        policy = policy_maker(config.eviction_policy)
-        limits = StepLimits(config.num_max_sequences, config.num_step_tokens)
-        windows = window_sizes(geometry, PoolSizes(runner.num_blocks, runner.num_slots), limits)
-        self._pool = BlockPool(geometry, runner.num_blocks, clock, hasher, policy, sizes=sizes, windows=windows)
+        self._pool = make_pool(runner, config, clock, hasher)
+        self.reuse = self._pool.reuse
+        """How often tenants would hit with more or less room."""
         self.pins = PinTable(self._pool, geometry.block_size, clock)
         """Prefixes that tenants keep from eviction."""
         self._prefill_rate = RateMeter()

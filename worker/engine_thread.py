@@ -23,7 +23,7 @@ import structlog
 from cache_store.clock import Clock
 from cache_store.errors import StemcacheError, UnavailableError, WorkerLostError
 from cache_store.events import BlockEvent
-from cache_store.registry import MAX_TENANTS_TOLD, WorkerLoad
+from cache_store.registry import WorkerLoad
 from cache_store.usage import TenantUse
 from worker.outbox import Outbox
 from worker.requests import EngineOutput, EngineRequest, Failed, RequestKey
@@ -155,7 +155,7 @@ class EngineThread(Generic[EngineT_co]):
         self._commands: queue.SimpleQueue[_Command] = queue.SimpleQueue()
         self._outboxes: dict[RequestKey, Outbox] = {}
         self._calls: set[asyncio.Future[Any]] = set()
-        self._usage = tuple(engine.usage())[:MAX_TENANTS_TOLD]
+        self._usage = tuple(engine.usage())
         self._load = replace(engine.load(), tenants=self._usage)
         self._is_checked = False
         self._next_tick_s = clock.monotonic_s() + TICK_S
@@ -360,7 +360,7 @@ class EngineThread(Generic[EngineT_co]):
 
     def _take_usage(self) -> bool:
         """Whether it is another one than before."""
-        before, self._usage = self._usage, tuple(self._engine.usage())[:MAX_TENANTS_TOLD]
+        before, self._usage = self._usage, tuple(self._engine.usage())
         return self._usage != before
 
     def _obey(self, command: _Submit | _Cancel | _Call | _Wake, report: _Report) -> None:

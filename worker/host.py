@@ -25,11 +25,14 @@ from cache_store.errors import PreconditionError, UnavailableError, WorkerLostEr
 from cache_store.events import BlockEvent
 from cache_store.fence import FenceTable
 from cache_store.index import Incarnation
+from cache_store.meter_store import MeterWriterId
+from cache_store.meter_writer import MeterWriter
 from cache_store.pool_sizes import PoolSizes
 from cache_store.quota import QuotaTable
 from cache_store.registry import PROTOCOL_VERSION, WorkerRecord
 from cache_store.tokens import TOKEN_BYTES
 from worker.adapter_loads import AdapterLoads
+from worker.block_meter import METER_PACE, BlockMeter
 from worker.config import WorkerConfig
 from worker.engine import Engine
 from worker.engine_config import EngineConfig
@@ -117,6 +120,8 @@ class WorkerHost:
         self._transfers = runner.transfers
         self._transfers.notify(self._thread.wake)
         self._publisher = Publisher(stores, self.record)
+        blocks = BlockMeter(parts.clock, lambda: self._thread.load.tenants)
+        self._meter = MeterWriter(stores.meter, MeterWriterId(self._incarnation), blocks.take, parts.clock, METER_PACE)
         self._stores = stores
         self._stop = asyncio.Event()
         self._ended = asyncio.Event()
@@ -301,6 +306,7 @@ class WorkerHost:
             asyncio.create_task(self._watch_steps(), name="watch-steps"),
             asyncio.create_task(self._quotas.run(), name="quota-watch"),
             asyncio.create_task(self._adapters.run(), name="adapters"),
+            asyncio.create_task(self._meter.run(), name="usage"),
         )
         try:
             await asyncio.wait((publishing, *watched), return_when=asyncio.FIRST_COMPLETED)
@@ -331,6 +337,7 @@ class WorkerHost:
         publishing.cancel()
         await asyncio.wait((publishing,))
         await self._publisher.leave()
+        await self._meter.finish()
         try:
             await self._thread.stop(STOP_GRACE_S)
         except TimeoutError:

@@ -63,4 +63,5 @@ def finished(request: ActiveRequest, now_s: float) -> Finished:
         recompute_s=setbacks.recompute_s,
         recomputed_tokens=setbacks.recomputed_tokens,
         swap_s=setbacks.swap_s,
+        written_tokens=request.written_tokens,
     )

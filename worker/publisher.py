@@ -19,6 +19,7 @@ import structlog
 
 from cache_store.events import BlockEvent
 from cache_store.index import IndexUnavailableError, IndexWriter
+from cache_store.meter_store import MeterStore
 from cache_store.registry import RENEW_S, RegistryUnavailableError, RegistryWriter, Renewal, WorkerRecord
 from worker.mirror import IndexMirror
 from worker.quota_watch import QuotaSource
@@ -60,6 +61,8 @@ class Stores:
     sweep: Callable[[], Awaitable[None]]
     """Removes some of what dead workers left. Raises IndexUnavailableError."""
     close: Callable[[], Awaitable[None]]
+    meter: MeterStore
+    """What its blocks were used for."""
 
 
 @dataclass(frozen=True, slots=True)

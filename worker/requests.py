@@ -89,6 +89,8 @@ class Finished:
     recompute_s: float = 0.0
     """Its share of the steps that computed again what preemptions had thrown away."""
     recomputed_tokens: int = 0
+    written_tokens: int = 0
+    """Of full blocks that it added to the cache."""
     swap_s: float = 0.0
     """Waiting for blocks from a lower tier; 0 without one."""
 

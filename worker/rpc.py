@@ -160,6 +160,13 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         async with self._answering(context):
             return await self._prefixes.list(self._callers_claims(request))
 
+    async def ReadReuse(  # noqa: N802
+        self, request: worker_pb2.ReadReuseRequest, context: Context
+    ) -> worker_pb2.ReadReuseResponse:
+        """Says how often a tenant would hit with more or less room."""
+        async with self._answering(context):
+            return await self._prefixes.reuse(self._callers_claims(request))
+
     async def FetchBlocks(  # type: ignore[override]  # noqa: N802 - as Execute
         self, request: worker_pb2.FetchBlocksRequest, context: Context
     ) -> None:
@@ -290,6 +297,7 @@ def _to_message(item: OutboxItem) -> worker_pb2.ExecuteResponse:
         recompute_duration=_duration(item.recompute_s),
         swap_duration=_duration(item.swap_s),
         recomputed_tokens=item.recomputed_tokens,
+        written_tokens=item.written_tokens,
     )
     return worker_pb2.ExecuteResponse(finished=finished)
 

@@ -17,6 +17,7 @@ from cache_store.clock import Clock
 from cache_store.domain import Domain
 from cache_store.errors import DeadlineError, InvalidRequestError
 from cache_store.request_token import RequestClaims
+from cache_store.reuse_curves import ReuseCurves
 from cache_store.tokens import PackedTokens
 from cache_store.usage import CachedTokens
 from worker.engine_thread import EngineThread, ThreadedEngine
@@ -41,6 +42,11 @@ class PrefixEngine(ThreadedEngine, Protocol):
     @property
     def pins(self) -> PinTable:
         """Prefixes that are kept from eviction."""
+        ...
+
+    @property
+    def reuse(self) -> ReuseCurves:
+        """How often tenants would hit with more or less room."""
         ...
 
     def lookup(self, domain: Domain, prompt: PackedTokens) -> CachedTokens:
@@ -97,6 +103,18 @@ class PrefixCalls:
                 )
                 for pin in pins
             ]
+        )
+
+    async def reuse(self, claims: RequestClaims) -> worker_pb2.ReadReuseResponse:
+        """How often the tenant would hit with more or less room."""
+        tenant = claims.domain.tenant
+        points = await self._ask(lambda engine: engine.reuse.points(tenant))
+        use = next((each for each in self._thread.load.tenants if each.tenant == tenant), None)
+        return worker_pb2.ReadReuseResponse(
+            asked_blocks=points.asked_blocks,
+            hits_by_bin=points.hits_by_bin,
+            guaranteed_blocks=0 if use is None else use.guaranteed_blocks,
+            used_blocks=0 if use is None else use.used_blocks,
         )
 
     async def _ask(self, function: Callable[[PrefixEngine], _Result]) -> _Result:

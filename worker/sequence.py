@@ -44,6 +44,8 @@ class ActiveRequest:
     it computes is overwritten when it ends."""
     is_guarded: bool = False
     """It starts only with all blocks that it will ever need, and is not preempted any more."""
+    written_tokens: int = 0
+    """Of full blocks that it added to the cache."""
 
     @property
     def key(self) -> RequestKey:
@@ -131,6 +133,7 @@ class Sequence:
         "held_to",
         "id",
         "is_stopped",
+        "is_twin",
         "last_token",
         "loaded",
         "marks",
@@ -203,6 +206,8 @@ class Sequence:
         """Blocks that came for it since it was queued, by their number in its prompt."""
         self.num_lost = 0
         """Leading tokens that were computed before its last preemption: to compute them again is a loss."""
+        self.is_twin = False
+        """It was forked off another sequence of its request."""
         self.is_stopped = False
         """Preempted, and in no step since."""
         self.finish: Finish | None = None
@@ -266,6 +271,7 @@ class Sequence:
             session=request.session,
             session_end=request.session_end,
             ttl_s=request.ttl_s,
+            is_repeat=self.is_twin,
         )
 
     def wait_for(self, swap_in: SwapIn, now_s: float) -> None:
@@ -303,6 +309,7 @@ class Sequence:
         """A running sequence with the same tokens that stands for `samples`; its blocks are the caller's to give."""
         twin = Sequence(self.owner, samples, self.prefix, len(self.tables))
         twin._tokens = bytearray(self._tokens)
+        twin.is_twin = True
         twin.last_token = self.last_token
         twin.num_cached = self.num_cached
         twin.cached_by_tier = self.cached_by_tier

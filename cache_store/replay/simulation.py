@@ -24,6 +24,7 @@ from cache_store.lower_tiers import LowerTiers
 from cache_store.policy import Outcome
 from cache_store.quota import DEFAULT_QUOTA, QuotaTable, TenantQuota
 from cache_store.replay.trace import Trace, TraceRequest
+from cache_store.reuse_curve import CurvePoints
 from cache_store.shadow import DEFAULT_RULES, WatchRules
 from cache_store.tier_kind import DEVICE_ONLY, TierKind, TierSizes
 from cache_store.tiers import Granted, Match, Short
@@ -92,6 +93,8 @@ class ReplayResult:
     """Processor time that the pool and its tenants took."""
     tiers: tuple[TierLoad, ...]
     """What the tiers below the device did."""
+    curves: dict[str, CurvePoints]
+    """By tenant; empty ones where the rules follow nothing."""
 
     @property
     def prompt_tokens(self) -> int:
@@ -143,7 +146,9 @@ def replay(tenants: Sequence[TraceTenant], options: ReplayOptions, end_s: float 
     for stream in streams:
         stream.counts.evicted_blocks = evicted.get(stream.domain.tenant, 0)
     tiers = () if pool.lower is None else pool.lower.loads()
-    return ReplayResult(options.num_blocks, {stream.name: stream.counts for stream in streams}, seconds, tiers)
+    counts = {stream.name: stream.counts for stream in streams}
+    curves = {stream.name: pool.reuse.points(stream.domain.tenant) for stream in streams}
+    return ReplayResult(options.num_blocks, counts, seconds, tiers, curves)
 
 
 class _Stream:

@@ -61,4 +61,5 @@ def tenant_client(args: argparse.Namespace) -> StemcacheClient:
             "`stemcache tenants keys create TENANT` makes one"
         )
     address = args.address or read_state(data_folder(args, settings)).address
-    return StemcacheClient(address, key, args.timeout)
+    token_file: Path | None = getattr(args, "operator_token_file", None)
+    return StemcacheClient(address, key, args.timeout, read_private(token_file).strip() if token_file else "")

@@ -5,7 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from pathlib import Path
 
+from services.cli.answer_details import print_details
 from services.cli.connection import add_tenant_flags, tenant_client
 from services.cli.durations import seconds
 from services.cli.exit_codes import ExitCode
@@ -19,6 +21,7 @@ from services.client import (
     GenerationFinished,
     GenerationRequest,
     GenerationStarted,
+    Route,
     Sampling,
     StemcacheClient,
     Timings,
@@ -35,6 +38,10 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     add_prompt_flags(parser)
     add_tenant_flags(parser)
     parser.add_argument("--json", action="store_true", help="print all fields of the answer as JSON")
+    parser.add_argument("-v", "--verbose", action="store_true", help="tell on stderr what it used and where time went")
+    parser.add_argument(
+        "--operator-token-file", type=Path, metavar="FILE", help="the operator's token: -v also tells why it went there"
+    )
     parser.add_argument("--cache", type=CacheMode, choices=list(CacheMode), default=CacheMode.READ_WRITE)
     parser.add_argument("--request-id", default="", help="a repeated id gets the first answer again")
     _add_hint_flags(parser.add_argument_group("hints to the cache"))
@@ -69,9 +76,9 @@ def run(args: argparse.Namespace) -> int:
         if args.json:
             print_json(client.generate(request))
         elif (args.num_samples or 1) > 1:
-            _print_samples(client.generate(request))
+            _print_samples(client.generate(request), args.verbose)
         else:
-            _stream(client, request)
+            _stream(client, request, args.verbose)
     return ExitCode.OK
 
 
@@ -98,8 +105,9 @@ def _request(args: argparse.Namespace) -> GenerationRequest:
     )
 
 
-def _stream(client: StemcacheClient, request: GenerationRequest) -> None:
+def _stream(client: StemcacheClient, request: GenerationRequest, is_verbose: bool) -> None:
     begin_s, first_s = time.monotonic(), 0.0
+    route: Route | None = None
     for event in client.stream(request):
         match event:
             case Delta():
@@ -107,15 +115,21 @@ def _stream(client: StemcacheClient, request: GenerationRequest) -> None:
                 print(event.text, end="", flush=True)
             case GenerationFinished():
                 print(flush=True)
-                _print_summary(event.usage, f"first token after {first_s:.2f} s{_losses(event.timings)}")
+                if is_verbose and route is not None:
+                    print_details(event.usage, event.timings, route)
+                else:
+                    _print_summary(event.usage, f"first token after {first_s:.2f} s{_losses(event.timings)}")
             case GenerationStarted():
-                pass
+                route = event.route
 
 
-def _print_samples(generation: Generation) -> None:
+def _print_samples(generation: Generation, is_verbose: bool) -> None:
     for sample in generation.completions:
         print(f"--- sample {sample.sample_index} ({sample.finish_reason})\n{sample.text}")
-    _print_summary(generation.usage, f"seed {generation.seed}{_losses(generation.timings)}")
+    if is_verbose:
+        print_details(generation.usage, generation.timings, generation.route)
+    else:
+        _print_summary(generation.usage, f"seed {generation.seed}{_losses(generation.timings)}")
 
 
 def _losses(timings: Timings) -> str:

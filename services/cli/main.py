@@ -17,11 +17,14 @@ from services.cli import (
     generate,
     metrics,
     plan,
+    quota_advice,
     replay,
     status,
     tenants,
+    tokens,
     top,
     up,
+    usage,
 )
 from services.cli.exit_codes import DESCRIPTION, ExitCode
 from services.cli.output import error_line
@@ -36,7 +39,22 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"stemcache {VERSION}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    for module in (up, generate, cache, tenants, adapters, status, top, drain, explain, metrics, replay, plan, doctor):
+    modules = (
+        up,
+        generate,
+        tokens,
+        cache,
+        tenants,
+        usage,
+        quota_advice,
+        adapters,
+        status,
+        top,
+        drain,
+        explain,
+        metrics,
+    )
+    for module in (*modules, replay, plan, doctor):
         module.add_command(commands)
     return parser
 

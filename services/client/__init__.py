@@ -42,6 +42,8 @@ from services.client.results import (
     GenerationStarted,
     ModelCard,
     Route,
+    RouteCandidate,
+    RouteDecision,
     SampleFinish,
     Timings,
     Tokenized,
@@ -49,6 +51,7 @@ from services.client.results import (
 )
 from services.client.sync_cache import TenantCache
 from services.client.sync_client import StemcacheClient
+from services.client.usage_results import EvictionCounts, TenantUsage, UsageCounts, UsageHour, UsageReport
 
 __all__ = [
     "AdminClient",
@@ -73,6 +76,7 @@ __all__ = [
     "Completion",
     "Delta",
     "ErrorDetails",
+    "EvictionCounts",
     "FieldViolation",
     "FinishReason",
     "Generation",
@@ -91,14 +95,20 @@ __all__ = [
     "Purged",
     "QuotaViolation",
     "Route",
+    "RouteCandidate",
+    "RouteDecision",
     "SampleFinish",
     "Sampling",
     "StemcacheClient",
     "TenantCache",
     "TenantTerms",
+    "TenantUsage",
     "Timings",
     "Tokenized",
     "Tokens",
     "Usage",
+    "UsageCounts",
+    "UsageHour",
+    "UsageReport",
     "WorkerAdapter",
 ]

@@ -11,7 +11,9 @@ from typing import Self
 
 import grpc
 from stemcache.admin.v1 import admin_pb2 as pb
+from stemcache.admin.v1 import usage_pb2 as usage_pb
 from stemcache.admin.v1.admin_pb2_grpc import AdapterServiceStub, ClusterServiceStub, TenantAdminServiceStub
+from stemcache.admin.v1.usage_pb2_grpc import UsageServiceStub
 
 from services.client import admin_messages as messages
 from services.client.adapter_results import LoadedAdapter, adapter_of
@@ -32,6 +34,9 @@ from services.client.channel import CALL_TIMEOUT_S, channel_options, credential_
 from services.client.errors import api_errors
 from services.client.messages import duration_message
 from services.client.purge_scope import PurgeScope, fill_scope
+from services.client.quota_advice import QuotaAdvice, advice_of
+from services.client.usage_requests import admin_usage_message
+from services.client.usage_results import UsageReport, report_of
 
 DRAIN_TIMEOUT_S = 180.0
 """Beyond the time that running requests get: a worker gives away what it has cached."""
@@ -50,6 +55,7 @@ class AdminClient:
         self._tenants = TenantAdminServiceStub(self._channel)
         self._cluster = ClusterServiceStub(self._channel)
         self._adapters = AdapterServiceStub(self._channel)
+        self._usage = UsageServiceStub(self._channel)
 
     def __enter__(self) -> Self:
         return self
@@ -171,6 +177,22 @@ class AdminClient:
         with api_errors():
             response = self._cluster.GetRequestRecord(request, timeout=self._timeout_s, metadata=self._metadata)
         return messages.record_of(response)
+
+    def usage(
+        self, tenant: str = "", since_unix_s: float | None = None, until_unix_s: float | None = None
+    ) -> UsageReport:
+        """What tenants have used, with each hour; of all that is kept where no time is named."""
+        request = admin_usage_message(tenant, since_unix_s, until_unix_s)
+        with api_errors():
+            response = self._usage.GetUsage(request, timeout=self._timeout_s, metadata=self._metadata)
+        return report_of(response)
+
+    def advise_quota(self, tenant: str) -> QuotaAdvice:
+        """What the tenant's cache hits would be with more or less room."""
+        request = usage_pb.AdviseQuotaRequest(tenant=tenant)
+        with api_errors():
+            response = self._usage.AdviseQuota(request, timeout=self._timeout_s, metadata=self._metadata)
+        return advice_of(response)
 
     def load_adapter(
         self, name: str, folder: str, base_model: str = "", tenants: tuple[str, ...] = ()

@@ -9,6 +9,7 @@ from typing import Self
 import grpc.aio
 from stemcache.v1 import inference_pb2 as pb
 from stemcache.v1.inference_pb2_grpc import InferenceServiceStub
+from stemcache.v1.usage_pb2_grpc import UsageServiceStub
 
 from services.client import messages
 from services.client.async_cache import AsyncTenantCache
@@ -18,10 +19,13 @@ from services.client.channel import (
     channel_options,
     channel_target,
     credential_metadata,
+    operator_metadata,
 )
 from services.client.errors import api_errors
 from services.client.requests import GenerationRequest, Prompt, Tokens
 from services.client.results import Generation, GenerationEvent, ModelCard, Tokenized
+from services.client.usage_requests import usage_message
+from services.client.usage_results import TenantUsage, own_usage_of
 
 
 class AsyncStemcacheClient:
@@ -30,12 +34,18 @@ class AsyncStemcacheClient:
     `address` is host:port, or several routers' with commas between: calls go to the first that can be reached.
     """
 
-    def __init__(self, address: str, api_key: str, timeout_s: float = GENERATION_TIMEOUT_S) -> None:
-        """`timeout_s` is the deadline of a generation; calls that only read have a shorter one."""
-        self._metadata = credential_metadata(api_key)
+    def __init__(
+        self, address: str, api_key: str, timeout_s: float = GENERATION_TIMEOUT_S, operator_token: str = ""
+    ) -> None:
+        """`timeout_s` is the deadline of a generation; calls that only read have a shorter one.
+
+        With the operator's token answers tell why they came from where they came.
+        """
+        self._metadata = credential_metadata(api_key) + operator_metadata(operator_token)
         self._timeout_s = timeout_s
         self._channel = grpc.aio.insecure_channel(channel_target(address), options=channel_options())
         self._stub = InferenceServiceStub(self._channel)
+        self._usage = UsageServiceStub(self._channel)
         self.cache = AsyncTenantCache(self._channel, self._metadata, timeout_s)
         """Lookups, warming and pins."""
 
@@ -98,3 +108,10 @@ class AsyncStemcacheClient:
                 pb.ListModelsRequest(), timeout=CALL_TIMEOUT_S, metadata=self._metadata
             )
         return tuple(messages.model_of(each) for each in response.models)
+
+    async def usage(self, since_unix_s: float | None = None, until_unix_s: float | None = None) -> TenantUsage:
+        """What the tenant has used, with each hour; of all that is kept where no time is named."""
+        message = usage_message(since_unix_s, until_unix_s)
+        with api_errors():
+            response = await self._usage.GetUsage(message, timeout=CALL_TIMEOUT_S, metadata=self._metadata)
+        return own_usage_of(response)

@@ -20,12 +20,14 @@ CALL_TIMEOUT_S = 20.0
 
 _RETRIED: tuple[dict[str, str], ...] = (
     {"service": "stemcache.v1.InferenceService"},
+    {"service": "stemcache.v1.UsageService"},
     {"service": "stemcache.v1.CacheService", "method": "LookupPrefix"},
     {"service": "stemcache.v1.CacheService", "method": "WarmPrefix"},
     {"service": "stemcache.v1.CacheService", "method": "UnpinPrefix"},
     {"service": "stemcache.v1.CacheService", "method": "ListPins"},
     {"service": "stemcache.v1.CacheService", "method": "PurgeCache"},
     {"service": "stemcache.admin.v1.ClusterService"},
+    {"service": "stemcache.admin.v1.UsageService"},
     {"service": "stemcache.admin.v1.AdapterService", "method": "ListAdapters"},
     {"service": "stemcache.admin.v1.TenantAdminService", "method": "ListTenants"},
     {"service": "stemcache.admin.v1.TenantAdminService", "method": "ListApiKeys"},
@@ -84,3 +86,8 @@ def credential_metadata(credential: str) -> CallMetadata:
     if not credential or not credential.isascii() or not credential.isprintable() or " " in credential:
         raise ValueError("the credential is empty or has characters that no key has; was it copied whole?")
     return (("authorization", f"Bearer {credential}"),)
+
+
+def operator_metadata(token: str) -> CallMetadata:
+    """What shows that a tenant's call is the operator's too; nothing without a token."""
+    return (("stemcache-operator-token", token),) if token else ()

@@ -20,6 +20,8 @@ from services.client.results import (
     GenerationStarted,
     ModelCard,
     Route,
+    RouteCandidate,
+    RouteDecision,
     SampleFinish,
     Timings,
     Usage,
@@ -165,6 +167,7 @@ def usage_of(message: pb.Usage) -> Usage:
         cached_tokens=message.cached_tokens,
         computed_tokens=message.computed_tokens,
         cached_by_tier=by_tier_of(message.cached_by_tier),
+        written_tokens=message.written_tokens,
     )
 
 
@@ -189,4 +192,24 @@ def _timings_of(message: pb.Timings) -> Timings:
 
 
 def _route_of(message: pb.Route) -> Route:
-    return Route(message.worker_id, message.degraded, message.attempts)
+    decision = _decision_of(message.decision) if message.HasField("decision") else None
+    return Route(message.worker_id, message.degraded, message.attempts, decision)
+
+
+def _decision_of(message: pb.RouteDecision) -> RouteDecision:
+    return RouteDecision(
+        reason=message.reason,
+        reuse=message.reuse,
+        uncached_tokens=message.uncached_tokens,
+        candidates=tuple(
+            RouteCandidate(
+                worker_id=each.worker_id,
+                matched_tokens=each.matched_tokens,
+                queue_s=each.queue_s,
+                prefill_s=each.prefill_s,
+                recompute_s=each.recompute_s,
+                cost_s=each.cost_s,
+            )
+            for each in message.candidates
+        ),
+    )

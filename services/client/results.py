@@ -39,6 +39,8 @@ class Usage:
     computed_tokens: int
     """Prompt tokens computed for this request."""
     cached_by_tier: CachedByTier = field(default_factory=CachedByTier)
+    written_tokens: int = 0
+    """Of full blocks that the request added to the cache; 0 before its end."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,32 @@ class Timings:
 
 
 @dataclass(frozen=True, slots=True)
+class RouteCandidate:
+    """A worker that a request could have gone to; times are estimates."""
+
+    worker_id: str
+    matched_tokens: int
+    """Prompt tokens that the index promised there."""
+    queue_s: float
+    prefill_s: float
+    recompute_s: float
+    """What computing again costs others."""
+    cost_s: float
+    """The sum of the three."""
+
+
+@dataclass(frozen=True, slots=True)
+class RouteDecision:
+    """Why a request went where it went, and reused what it did."""
+
+    reason: str
+    reuse: str
+    uncached_tokens: int
+    candidates: tuple[RouteCandidate, ...]
+    """Best first by what decided."""
+
+
+@dataclass(frozen=True, slots=True)
 class Route:
     """Where a request ran."""
 
@@ -68,6 +96,8 @@ class Route:
     degraded: bool
     """Routing or reuse was less than usual."""
     attempts: int
+    decision: RouteDecision | None = None
+    """Why there; told to the operator only."""
 
 
 @dataclass(frozen=True, slots=True)

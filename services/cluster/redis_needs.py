@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from cache_store.domain import DomainTag, TenantId
 from cache_store.index import Incarnation
+from cache_store.meter_store import MeterSpace
 from cache_store.redis_keys import (
     CURRENT_KEY,
     INCARNATIONS_KEY,
@@ -18,6 +19,8 @@ from cache_store.redis_keys import (
     domains_key,
     lease_key,
     mark_key,
+    meter_hour_key,
+    meter_writers_key,
     places_key,
     tokens_key,
 )
@@ -32,6 +35,8 @@ _MARK = mark_key(_PROBE)
 _LEASE = lease_key(_PROBE)
 _PLACES = places_key(TenantId("0"))
 _TOKENS = tokens_key(TenantId("0"))
+_REQUESTS_WRITERS, _REQUESTS_HOUR = meter_writers_key(MeterSpace.REQUESTS), meter_hour_key(MeterSpace.REQUESTS, 0)
+_BLOCKS_WRITERS, _BLOCKS_HOUR = meter_writers_key(MeterSpace.BLOCKS), meter_hour_key(MeterSpace.BLOCKS, 0)
 _SHA1 = "0" * 40
 
 _SCHEMA: tuple[Command, ...] = (("PING",), ("GET", SCHEMA_KEY))
@@ -47,6 +52,13 @@ _NEEDS: dict[RedisRole, tuple[Command, ...]] = {
         ("HGET", QUOTAS_KEY, "head"),
         ("HSET", QUOTAS_KEY, "head", "", "body", ""),
         ("EVALSHA", _SHA1, 1, QUOTAS_KEY),
+        ("EVALSHA", _SHA1, 2, _REQUESTS_WRITERS, _REQUESTS_HOUR),
+        ("HGET", _REQUESTS_WRITERS, ""),
+        ("HSET", _REQUESTS_HOUR, "", ""),
+        ("HDEL", _REQUESTS_WRITERS, ""),
+        ("HRANDFIELD", _REQUESTS_WRITERS, 4, "WITHVALUES"),
+        ("EXPIREAT", _REQUESTS_HOUR, 1),
+        ("TIME",),
     ),
     RedisRole.ROUTER: (
         *_SCHEMA,
@@ -74,6 +86,10 @@ _NEEDS: dict[RedisRole, tuple[Command, ...]] = {
         ("HMGET", _TOKENS, "level", "at"),
         ("HSET", _TOKENS, "level", "0"),
         ("PEXPIRE", _TOKENS, 1),
+        ("HGETALL", _REQUESTS_HOUR),
+        ("HGET", _REQUESTS_HOUR, ""),
+        ("HGETALL", _BLOCKS_HOUR),
+        ("HGET", _BLOCKS_HOUR, ""),
     ),
     RedisRole.WORKER: (
         *_SCHEMA,
@@ -103,6 +119,12 @@ _NEEDS: dict[RedisRole, tuple[Command, ...]] = {
         ("DEL", _LEASE),
         ("HGET", QUOTAS_KEY, "head"),
         ("HMGET", QUOTAS_KEY, "head", "body"),
+        ("EVALSHA", _SHA1, 2, _BLOCKS_WRITERS, _BLOCKS_HOUR),
+        ("HGET", _BLOCKS_WRITERS, ""),
+        ("HSET", _BLOCKS_HOUR, "", ""),
+        ("HDEL", _BLOCKS_WRITERS, ""),
+        ("HRANDFIELD", _BLOCKS_WRITERS, 4, "WITHVALUES"),
+        ("EXPIREAT", _BLOCKS_HOUR, 1),
     ),
 }
 
@@ -112,6 +134,8 @@ _EXCESS: dict[RedisRole, tuple[Command, ...]] = {
         ("HSET", CONTROL_KEY, "head", ""),
         ("EVAL", "return 0", 1, CONTROL_KEY),
         ("HSET", QUOTAS_KEY, "head", ""),
+        ("HSET", _REQUESTS_HOUR, "", ""),
+        ("HSET", _BLOCKS_HOUR, "", ""),
         ("SADD", _BLOCKS, ""),
         ("SET", _LEASE, ""),
         ("SCAN", "0"),
@@ -122,6 +146,8 @@ _EXCESS: dict[RedisRole, tuple[Command, ...]] = {
         ("HSET", QUOTAS_KEY, "head", ""),
         ("HDEL", QUOTAS_KEY, "head"),
         ("HSET", _PLACES, "-", ""),
+        ("HSET", _REQUESTS_HOUR, "", ""),
+        ("HGETALL", _REQUESTS_HOUR),
         ("SCAN", "0"),
         ("FLUSHALL",),
     ),

@@ -14,11 +14,12 @@ class RedisRole(StrEnum):
     """A user of the server; the value is its name there."""
 
     OPERATOR = "operator"
-    """Control data: the tenant store and the admin service; publishes quotas."""
+    """Control data: the tenant store and the admin service; publishes quotas, writes what tenants used."""
     ROUTER = "router"
     """Reads control data, index and registry; writes its part of the tenants' limits and nothing else."""
     WORKER = "worker"
-    """Writes its own part of index and registry; of control data it sees the published quotas only."""
+    """Writes its own part of index and registry, and what its blocks were used for; of control data it sees the
+    published quotas only."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +51,8 @@ _RULES = {
     ),
     RedisRole.WORKER: (
         "+time +get +set +exists +del +unlink +sadd +srem +smembers +srandmember +xadd +hget +hmget +hset +hdel"
-        " +hrandfield +eval +evalsha ~sc:{*}:blocks:* ~sc:inc:* ~sc:{index}:* ~sc:{workers}:* ~sc:schema %R~sc:quotas"
+        " +hrandfield +expireat +eval +evalsha ~sc:{*}:blocks:* ~sc:inc:* ~sc:{index}:* ~sc:{workers}:*"
+        " ~sc:{meter:blocks}:* ~sc:schema %R~sc:quotas"
     ),
 }
 

@@ -20,8 +20,11 @@ from cache_store.clock import Clock
 from cache_store.departures import Departures
 from cache_store.errors import PreconditionError
 from cache_store.limit_store import RouterId
+from cache_store.meter_store import MeterSpace, MeterWriterId
+from cache_store.meter_writer import MeterPace, MeterWriter
 from cache_store.redis_index import RedisIndexReader
 from cache_store.redis_limits import RedisLimitStore
+from cache_store.redis_meter import RedisMeterStore
 from cache_store.redis_quotas import RedisQuotas
 from cache_store.redis_registry import RedisRegistryReader
 from cache_store.redis_replica import ReplicaIndexReader, ReplicaStats
@@ -29,8 +32,10 @@ from cache_store.redis_session import RedisSession
 from services.admin.adapter_servicer import AdapterServicer
 from services.admin.cluster_servicer import ClusterServicer
 from services.admin.tenant_servicer import TenantServicer
+from services.admin.usage_servicer import AdminUsageServicer
 from services.router.adapter_control import AdapterControl
 from services.router.auth import MAX_OPEN_CALLS, Gate
+from services.router.bills import Bills
 from services.router.block_maps import BlockMaps
 from services.router.cache_servicer import CacheServicer
 from services.router.cluster_limits import ClusterLimits
@@ -40,12 +45,14 @@ from services.router.generations import Generations
 from services.router.health import Health
 from services.router.heat import PrefixHeat
 from services.router.limits import Concurrency
+from services.router.operator_view import OperatorView
 from services.router.outlook import OutlookMaker
 from services.router.planning import Planner
 from services.router.prefixes import Prefixes
 from services.router.purge_notices import PurgeNotices
 from services.router.purge_rate import PurgeRate
 from services.router.purges import Purges
+from services.router.quota_advice import QuotaAdvisor
 from services.router.readiness import Readiness
 from services.router.records import RequestRecords
 from services.router.registry_view import RegistryView
@@ -56,6 +63,8 @@ from services.router.servicer import InferenceServicer
 from services.router.speculations import Speculations
 from services.router.statuses import status_name
 from services.router.tokenizers import load_tokenizers
+from services.router.usage_reports import UsageReports
+from services.router.usage_servicer import UsageServicer
 from services.router.worker_client import WorkerPool
 from services.router.worker_drains import WorkerDrains
 from services.router.worker_questions import Questioner
@@ -64,6 +73,7 @@ from services.tenants.directory import TenantDirectory
 from services.tenants.master_key import MasterKey, cluster_key, from_file, from_value
 from services.tenants.quota_publisher import QuotaPublisher
 from services.tenants.redis_connect import control_store
+from services.tenants.redis_store import ControlStore
 from services.tenants.snapshot import SnapshotFile
 from services.tenants.sync import DirectorySync
 
@@ -71,6 +81,9 @@ STOP_GRACE_S = 2.0
 """For the last messages of calls that have ended, and for streams of the health service."""
 
 EXPIRE_S = 5.0
+
+METER_PACE = MeterPace(gather_s=1.0, write_s=1.0)
+"""What a router has counted in its last second nobody pays for where it is killed."""
 
 _log = structlog.get_logger()
 
@@ -88,6 +101,7 @@ class _Parts:
     results: KeptResults
     generations: Generations
     cluster_limits: ClusterLimits
+    meter: MeterWriter
     readiness: Readiness
     public: grpc.aio.Server
     admin: grpc.aio.Server
@@ -142,6 +156,7 @@ class Router:
             "registry-view": parts.view.run,
             "index-replica": parts.index.run,
             "cluster-limits": parts.cluster_limits.run,
+            "usage": parts.meter.run,
             "readiness": parts.readiness.run,
             "expire-results": self._expire,
         }
@@ -159,6 +174,7 @@ class Router:
         if parts.table.num_running:
             _log.warning("router.drain_deadline", running_requests=parts.table.num_running)
         await parts.table.close()
+        await parts.meter.finish()
         await asyncio.gather(parts.public.stop(STOP_GRACE_S), parts.admin.stop(STOP_GRACE_S))
         _log.info("router.stopped")
 
@@ -188,8 +204,7 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     stack.callback(tokenizers.close)
     store = await stack.enter_async_context(control_store(settings.control_redis_url, master, clock))
     directory = TenantDirectory(clock)
-    snapshot = SnapshotFile(settings.data_dir / "router-control.json", master)
-    sync = DirectorySync(store, directory, snapshot, await asyncio.to_thread(snapshot.load), clock)
+    sync = await _synced(store, directory, SnapshotFile(settings.data_dir / "router-control.json", master), clock)
     control_session = RedisSession(settings.control_redis_url)
     stack.push_async_callback(control_session.close)
     session = RedisSession(settings.redis_url)
@@ -205,14 +220,18 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     limits = settings.limits
     places = Concurrency("concurrent requests", limits.max_requests, limits.max_requests_per_tenant)
     calls = Concurrency("concurrent calls", limits.max_calls, limits.max_calls_per_tenant)
+    gate = Gate(directory, calls, MAX_OPEN_CALLS)
     results = KeptResults(clock, ResultBounds())
     table = RequestTable(clock, places, results)
     records = RequestRecords()
     rng = random.SystemRandom()
     dispatcher = Dispatcher(pool, view, tokenizers, cluster_key(master), clock, rng, speculations)
-    shared = ClusterLimits(RedisLimitStore(session), RouterId(uuid.uuid4().hex), clock)
+    router_id = uuid.uuid4().hex
+    shared = ClusterLimits(RedisLimitStore(session), RouterId(router_id), clock)
     generations = Generations(planner, dispatcher, table, records, shared, status_name, limits.max_request_s, clock)
-    servicer = InferenceServicer(directory, generations, planner, tokenizers, limits.write_s)
+    admin_token = _admin_token(settings)
+    operator = OperatorView(admin_token, records)
+    servicer = InferenceServicer(directory, generations, planner, tokenizers, operator, limits.write_s)
     questioner = Questioner(pool, cluster_key(master), view.token_expiry_s)
     publisher = QuotaPublisher(RedisQuotas(control_session), directory, cluster_key(master), clock)
     notices = PurgeNotices(view, pool, cluster_key(master))
@@ -220,6 +239,7 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     adapters = AdapterControl(store, sync, publisher, view, planner.models, clock)
     prefixes = Prefixes(planner, view, questioner, clock)
     cache = CacheServicer(directory, generations, prefixes, purges, PurgeRate(clock))
+    meter, usage = _metering(control_session, session, router_id, generations.bills, clock)
     condition = Condition(directory, view, index, shared, table, generations.counts, generations.traffic)
     health = Health(limits.write_s)
     readiness = Readiness(health, lambda: directory.is_ready and view.is_serving)
@@ -233,13 +253,15 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
         results=results,
         generations=generations,
         cluster_limits=shared,
+        meter=meter,
         readiness=readiness,
-        public=public_server(servicer, cache, Gate(directory, calls, MAX_OPEN_CALLS), health, limits),
+        public=public_server(servicer, cache, UsageServicer(directory, usage), gate, health, limits),
         admin=admin_server(
             TenantServicer(store, sync, purges),
             _cluster_servicer(directory, view, records, condition, pool, cluster_key(master)),
             AdapterServicer(directory, adapters),
-            _admin_token(settings),
+            AdminUsageServicer(directory, usage, QuotaAdvisor(directory, view, questioner)),
+            admin_token,
         ),
     )
 
@@ -254,6 +276,22 @@ def _cluster_servicer(
 ) -> ClusterServicer:
     drains, block_maps = WorkerDrains(view, pool, key), BlockMaps(view, pool, key)
     return ClusterServicer(directory, view, records, condition, drains, block_maps)
+
+
+async def _synced(
+    store: ControlStore, directory: TenantDirectory, snapshot: SnapshotFile, clock: Clock
+) -> DirectorySync:
+    return DirectorySync(store, directory, snapshot, await asyncio.to_thread(snapshot.load), clock)
+
+
+def _metering(
+    control: RedisSession, session: RedisSession, router_id: str, bills: Bills, clock: Clock
+) -> tuple[MeterWriter, UsageReports]:
+    """What writes and what reads the use of tenants: requests are written by the operator's rights, as control data."""
+    store = RedisMeterStore(control, MeterSpace.REQUESTS)
+    writer = MeterWriter(store, MeterWriterId(router_id), bills.take, clock, METER_PACE)
+    requests, blocks = (RedisMeterStore(session, space) for space in (MeterSpace.REQUESTS, MeterSpace.BLOCKS))
+    return writer, UsageReports(requests, blocks, writer, clock)
 
 
 def _master_key(settings: RouterSettings) -> MasterKey:

@@ -126,7 +126,7 @@ class Attempt:
                     yield self.finished()
                     return
             else:
-                yield Finished(self._reported(event))
+                yield Finished(self._reported(event), event.written_tokens)
                 return
         raise WorkerLostError("the worker's stream stopped without an end")
 
@@ -146,6 +146,7 @@ class Attempt:
             num_samples=self._job.spec.sampling.n,
             timings=self._timings(now_s),
             first_token_s=now_s,
+            prefill_tokens_per_s=self._worker.load.prefill_tokens_per_s,
         )
 
     def _timings(self, now_s: float) -> Timings:

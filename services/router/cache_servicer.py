@@ -61,13 +61,15 @@ class CacheServicer(CacheServiceServicer):
         arrival = self._generations.arrival(context.time_remaining())
         try:
             async with self._generations.open(tenant, generation, arrival) as attached:
-                await attached.progress.ended()
+                finished = await attached.progress.ended()
                 started = attached.progress.started
         except InvalidRequestError as error:
             field = "prompt" if error.field.startswith("sampling_params") else error.field
             raise InvalidRequestError(field, str(error)) from None
         assert started is not None
-        return pb.WarmPrefixResponse(usage=messages.usage(started, 0), route=messages.route(started))
+        return pb.WarmPrefixResponse(
+            usage=messages.usage(started, 0, finished.written_tokens), route=messages.route(started)
+        )
 
     @for_tenant
     async def PinPrefix(self, tenant: Tenant, request: pb.PinPrefixRequest, context: Context) -> pb.PinPrefixResponse:

@@ -155,6 +155,8 @@ class Started:
     """As far as they are known."""
     first_token_s: float
     """When it came, by the monotonic clock."""
+    prefill_tokens_per_s: float = 0.0
+    """That its worker computes, measured; 0: not yet."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -172,6 +174,8 @@ class Finished:
     """All samples ended; nothing follows."""
 
     timings: Timings
+    written_tokens: int = 0
+    """Of full blocks that were added to the cache, as far as its worker told."""
 
 
 GenerationEvent = Started | Piece | Finished

@@ -15,9 +15,11 @@ import structlog
 from stemcache.v1 import inference_pb2 as pb
 
 from cache_store.clock import Clock
-from cache_store.errors import UnavailableError
+from cache_store.domain import TenantId
+from cache_store.errors import StemcacheError, UnavailableError
 from cache_store.tokens import count
 from services.router.attempt import Job
+from services.router.bills import Bills
 from services.router.cluster_limits import ClusterLimits, TokenNeed
 from services.router.dispatch import Dispatcher
 from services.router.generation import Finished, GenerationEvent, GenerationSpec, Piece, Timings
@@ -90,6 +92,8 @@ class Generations:
         """Only to be looked at."""
         self.traffic = Traffic()
         """Likewise."""
+        self.bills = Bills()
+        """What tenants' requests used."""
 
     def arrival(self, timeout_s: float | None) -> Arrival:
         """A call that comes now."""
@@ -101,18 +105,25 @@ class Generations:
 
         Raises InvalidRequestError, AlreadyExistsError, LimitExceededError, UnavailableError.
         """
-        spec = generation_spec(request)
-        if (model := self._planner.models.named(tenant.id, spec.model).name) != spec.model:
-            spec = replace(spec, model=model)
-        if self._is_draining:
-            raise UnavailableError("this router is draining; ask another one", DRAIN_RETRY_AFTER_S)
-        call = Call(tenant.id, spec.request_id, _fingerprint(request))
+        is_attached = False
+        try:
+            spec = generation_spec(request)
+            if (model := self._planner.models.named(tenant.id, spec.model).name) != spec.model:
+                spec = replace(spec, model=model)
+            if self._is_draining:
+                raise UnavailableError("this router is draining; ask another one", DRAIN_RETRY_AFTER_S)
+            call = Call(tenant.id, spec.request_id, _fingerprint(request))
 
-        def start(request_id: str) -> AsyncGenerator[GenerationEvent, None]:
-            return self._run(tenant, request_id, spec, arrival)
+            def start(request_id: str) -> AsyncGenerator[GenerationEvent, None]:
+                return self._run(tenant, request_id, spec, arrival)
 
-        async with self._table.attach(call, start) as attached:
-            yield attached
+            async with self._table.attach(call, start) as attached:
+                is_attached = True
+                yield attached
+        except StemcacheError as error:
+            if not is_attached:
+                self.bills.of(tenant.id).end(self._status_name(error), None)
+            raise
 
     def cancel(self, tenant: Tenant, request_id: str) -> bool:
         """Ends a running generation of the tenant. False where it has none of that id."""
@@ -130,10 +141,11 @@ class Generations:
     async def _run(
         self, tenant: Tenant, request_id: str, spec: GenerationSpec, arrival: Arrival
     ) -> AsyncGenerator[GenerationEvent, None]:
-        async with self._limits.place(tenant):
-            record = self._records.open(tenant.name, request_id)
-            ending = _Ending(record, self.traffic)
-            try:
+        ending: _Ending | None = None
+        try:
+            async with self._limits.place(tenant):
+                record = self._records.open(tenant.name, request_id)
+                ending = _Ending(record, self.traffic, self.bills, tenant.id)
                 record.add(Arrived(arrival.receive_unix_s, spec.model))
                 job = await self._job(tenant, request_id, spec, arrival, record)
                 async with (
@@ -144,9 +156,12 @@ class Generations:
                         meter.note(event)
                         ending.note(event)
                         yield event
-            except BaseException as error:
+        except BaseException as error:
+            if ending is None:  # it got no place
+                self.bills.of(tenant.id).end(self._status_name(error), None)
+            else:
                 ending.end(self._status_name(error), None)
-                raise
+            raise
 
     async def _job(
         self, tenant: Tenant, request_id: str, spec: GenerationSpec, arrival: Arrival, record: RequestRecord
@@ -182,27 +197,33 @@ class Generations:
 
 
 class _Ending:
-    """Writes the end of a request into its record, once."""
+    """Writes what a request used on its tenant's bill, and its end into its record, once."""
 
-    def __init__(self, record: RequestRecord, traffic: Traffic) -> None:
+    def __init__(self, record: RequestRecord, traffic: Traffic, bills: Bills, tenant: TenantId) -> None:
         self._record = record
         self._traffic = traffic
+        self._bills = bills
+        self._tenant = tenant
         self._completion_tokens = 0
         self._has_ended = False
 
     def note(self, event: GenerationEvent) -> None:
         """The record has the end before the caller does."""
         if isinstance(event, Piece):
-            self._completion_tokens += count(event.tokens)
+            num_tokens = count(event.tokens)
+            self._completion_tokens += num_tokens
+            self._bills.of(self._tenant).generated_tokens += num_tokens
         elif isinstance(event, Finished):
             self.end("OK", event.timings)
         else:
             self._traffic.note(self._record.tenant_name, event)
+            self._bills.of(self._tenant).begin(event)
 
     def end(self, status: str, timings: Timings | None) -> None:
         if not self._has_ended:
             self._has_ended = True
             self._record.add(Ended(status, self._completion_tokens, timings))
+            self._bills.of(self._tenant).end(status, timings)
             _log.info(
                 "request.ended",
                 tenant=self._record.tenant_name,

@@ -83,7 +83,7 @@ def _beginning(sample: g.SampleSoFar, size_bytes: int) -> g.SampleSoFar:
     return replace(sample, text=text[:half].decode(errors="ignore"), tokens=tokens)
 
 
-def usage(started: g.Started, completion_tokens: int) -> pb.Usage:
+def usage(started: g.Started, completion_tokens: int, written_tokens: int = 0) -> pb.Usage:
     """Token counts."""
     return pb.Usage(
         prompt_tokens=started.prompt_tokens,
@@ -91,6 +91,7 @@ def usage(started: g.Started, completion_tokens: int) -> pb.Usage:
         cached_tokens=started.cached.total,
         computed_tokens=started.prompt_tokens - started.cached.total,
         cached_by_tier=cached_by_tier(started.cached),
+        written_tokens=written_tokens,
     )
 
 
@@ -141,7 +142,7 @@ def finished_event(
     ends = [pb.SampleFinish(sample_index=s.sample_index, finish_reason=_FINISH[s.finish]) for s in samples]
     event = pb.GenerationFinished(
         samples=ends,
-        usage=usage(started, sum(count(s.tokens) for s in samples)),
+        usage=usage(started, sum(count(s.tokens) for s in samples), finished.written_tokens),
         timings=timings(finished.timings),
     )
     return pb.GenerateStreamResponse(request_id=request_id, finished=event)
@@ -154,7 +155,7 @@ def response(
     return pb.GenerateResponse(
         request_id=request_id,
         completions=[completion(sample) for sample in samples],
-        usage=usage(started, sum(count(s.tokens) for s in samples)),
+        usage=usage(started, sum(count(s.tokens) for s in samples), finished.written_tokens),
         timings=timings(finished.timings),
         route=route(started),
         seed=started.seed,

@@ -7,13 +7,14 @@ from collections.abc import Callable
 
 import structlog
 from grpc_health.v1 import health_pb2
-from stemcache.v1 import cache_pb2, inference_pb2
+from stemcache.v1 import cache_pb2, inference_pb2, usage_pb2
 
 from services.router.health import Health
 
 SERVICE: str = inference_pb2.DESCRIPTOR.services_by_name["InferenceService"].full_name
 CACHE_SERVICE: str = cache_pb2.DESCRIPTOR.services_by_name["CacheService"].full_name
-TENANT_SERVICES = (SERVICE, CACHE_SERVICE)
+USAGE_SERVICE: str = usage_pb2.DESCRIPTOR.services_by_name["UsageService"].full_name
+TENANT_SERVICES = (SERVICE, CACHE_SERVICE, USAGE_SERVICE)
 """What tenants call: behind a key, and ready together."""
 
 CHECK_S = 0.1

@@ -6,16 +6,20 @@ import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 from stemcache.admin.v1 import admin_pb2, admin_pb2_grpc
-from stemcache.v1 import cache_pb2_grpc, inference_pb2_grpc
+from stemcache.admin.v1 import usage_pb2 as admin_usage_pb2
+from stemcache.admin.v1 import usage_pb2_grpc as admin_usage_pb2_grpc
+from stemcache.v1 import cache_pb2_grpc, inference_pb2_grpc, usage_pb2_grpc
 
 from services.admin.adapter_servicer import AdapterServicer
 from services.admin.auth import AdminAuthInterceptor
 from services.admin.cluster_servicer import ClusterServicer
 from services.admin.tenant_servicer import TenantServicer
+from services.admin.usage_servicer import AdminUsageServicer
 from services.router.cache_servicer import CacheServicer
 from services.router.health import Health
 from services.router.readiness import TENANT_SERVICES
 from services.router.servicer import InferenceServicer
+from services.router.usage_servicer import UsageServicer
 from services.settings import RouterLimits
 
 _ADMIN_MESSAGE_BYTES = 64 << 20
@@ -23,19 +27,21 @@ _CALLS_IN_REFUSAL = 1_024
 """Calls beyond what may run: on their way to a refusal, and those of health and reflection."""
 
 _ADMIN_SERVICES: tuple[str, ...] = tuple(
-    admin_pb2.DESCRIPTOR.services_by_name[name].full_name
-    for name in ("TenantAdminService", "ClusterService", "AdapterService")
+    service.full_name
+    for file in (admin_pb2.DESCRIPTOR, admin_usage_pb2.DESCRIPTOR)
+    for service in file.services_by_name.values()
 )
 
 
 def public_server(
     inference: InferenceServicer,
     cache: CacheServicer,
+    usage: UsageServicer,
     gate: grpc.aio.ServerInterceptor,
     health_servicer: Health,
     limits: RouterLimits,
 ) -> grpc.aio.Server:
-    """Tenants' port: inference, cache, health, reflection."""
+    """Tenants' port: inference, cache, usage, health, reflection."""
     server = grpc.aio.server(
         interceptors=[gate],
         options=_options(limits.max_message_bytes),
@@ -43,19 +49,25 @@ def public_server(
     )
     inference_pb2_grpc.add_InferenceServiceServicer_to_server(inference, server)
     cache_pb2_grpc.add_CacheServiceServicer_to_server(cache, server)
+    usage_pb2_grpc.add_UsageServiceServicer_to_server(usage, server)
     health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     reflection.enable_server_reflection((*TENANT_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     return server
 
 
 def admin_server(
-    tenants: TenantServicer, cluster: ClusterServicer, adapters: AdapterServicer, admin_token: str
+    tenants: TenantServicer,
+    cluster: ClusterServicer,
+    adapters: AdapterServicer,
+    usage: AdminUsageServicer,
+    admin_token: str,
 ) -> grpc.aio.Server:
-    """The operator's port: tenants, cluster, adapters, health, reflection; all of it behind the admin token."""
+    """The operator's port: tenants, cluster, adapters, usage, health, reflection; all of it behind the admin token."""
     server = grpc.aio.server(interceptors=[AdminAuthInterceptor(admin_token)], options=_options(_ADMIN_MESSAGE_BYTES))
     admin_pb2_grpc.add_TenantAdminServiceServicer_to_server(tenants, server)
     admin_pb2_grpc.add_ClusterServiceServicer_to_server(cluster, server)
     admin_pb2_grpc.add_AdapterServiceServicer_to_server(adapters, server)
+    admin_usage_pb2_grpc.add_UsageServiceServicer_to_server(usage, server)
     health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
     reflection.enable_server_reflection((*_ADMIN_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
     return server

@@ -17,6 +17,7 @@ from cache_store.tokens import count, unpack
 from services.router import messages
 from services.router.generation import Finished, GenerationEvent, GenerationLostError, Piece, Started
 from services.router.generations import Generations
+from services.router.operator_view import OperatorView
 from services.router.planning import Planner
 from services.router.progress import Progress
 from services.router.request_table import Attached
@@ -36,6 +37,7 @@ class InferenceServicer(InferenceServiceServicer):
         generations: Generations,
         planner: Planner,
         tokenizers: Tokenizers,
+        operator: OperatorView,
         write_s: float,
     ) -> None:
         """`write_s`: how long a caller may leave a message unread."""
@@ -44,28 +46,36 @@ class InferenceServicer(InferenceServiceServicer):
         self._generations = generations
         self._planner = planner
         self._tokenizers = tokenizers
+        self._operator = operator
         self._write_s = write_s
 
     @for_tenant
     async def Generate(self, tenant: Tenant, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:
         arrival = self._generations.arrival(context.time_remaining())
+        shows_decision = self._operator.is_asked_for(context.invocation_metadata() or ())
         async with self._generations.open(tenant, request, arrival) as attached:
             finished = await _ended(attached.progress)
             started = attached.progress.started
             assert started is not None
-            return messages.response(attached.request_id, started, attached.progress.samples(), finished)
+            response = messages.response(attached.request_id, started, attached.progress.samples(), finished)
+            if shows_decision:
+                self._operator.show(response.route, tenant.name, attached.request_id)
+            return response
 
     @for_tenant
     async def GenerateStream(  # type: ignore[override]  # writing, so that leaving early runs `finally` at once
         self, tenant: Tenant, request: pb.GenerateStreamRequest, context: Context
     ) -> None:
         arrival = self._generations.arrival(context.time_remaining())
+        shows_decision = self._operator.is_asked_for(context.invocation_metadata() or ())
         async with (
             self._generations.open(tenant, request.request, arrival) as attached,
             aclosing(_events(attached.progress)) as events,
         ):
             async for event in events:
                 if (message := _message(attached, event)) is not None:
+                    if shows_decision and isinstance(event, Started):
+                        self._operator.show(message.started.route, tenant.name, attached.request_id)
                     await self._write(context, message)
 
     @for_tenant

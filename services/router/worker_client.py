@@ -85,6 +85,7 @@ class WorkerFinished:
     recompute_s: float
     swap_s: float
     recomputed_tokens: int
+    written_tokens: int
 
 
 WorkerEvent = WorkerStarted | WorkerTokens | WorkerFinished
@@ -257,6 +258,7 @@ def _event(message: worker_pb2.ExecuteResponse) -> WorkerEvent:
                 recompute_s=end.recompute_duration.ToNanoseconds() / 1e9,
                 swap_s=end.swap_duration.ToNanoseconds() / 1e9,
                 recomputed_tokens=end.recomputed_tokens,
+                written_tokens=end.written_tokens,
             )
     raise ComputationError("the worker sent an event of an unknown kind")
 

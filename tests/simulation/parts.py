@@ -15,6 +15,7 @@ from cache_store.index import IndexUnavailableError
 from cache_store.index_replica import IndexReplica
 from cache_store.limit_store import RouterId
 from cache_store.memory_limits import MemoryLimitStore
+from cache_store.memory_meter import MemoryMeterStore
 from cache_store.redis_index import RedisIndexReader, RedisIndexWriter
 from cache_store.redis_quotas import RedisQuotas
 from cache_store.redis_registry import RedisRegistryReader, RedisRegistryWriter
@@ -28,6 +29,7 @@ from services.router.dispatch import Dispatcher
 from services.router.generations import Generations
 from services.router.heat import PrefixHeat
 from services.router.limits import Concurrency
+from services.router.operator_view import OperatorView
 from services.router.outlook import OutlookMaker
 from services.router.planning import Planner
 from services.router.purge_notices import PurgeNotices
@@ -107,7 +109,8 @@ class WorkerInstance:
                     raise IndexUnavailableError(str(error)) from error
 
             writer = RedisIndexWriter(session)
-            return Stores(writer, RedisRegistryWriter(session), RedisQuotas(session), sweep, session.close)
+            quotas, registry = RedisQuotas(session), RedisRegistryWriter(session)
+            return Stores(writer, registry, quotas, sweep, session.close, MemoryMeterStore())
 
         host = await WorkerHost.start(self._config, WorkerParts(build, connect, self.clock))
         self.watch.incarnation = host.incarnation
@@ -207,7 +210,8 @@ class RouterInstance:
         dispatcher = Dispatcher(pool, view, tokenizers, key, clock, rng, speculations)
         limits = ClusterLimits(MemoryLimitStore(clock), RouterId(self.process.name), clock)
         generations = Generations(planner, dispatcher, table, records, limits, status_name, MAX_REQUEST_S, clock)
-        servicer = InferenceServicer(directory, generations, planner, tokenizers, WRITE_S)
+        operator = OperatorView("not used in simulations", records)
+        servicer = InferenceServicer(directory, generations, planner, tokenizers, operator, WRITE_S)
         publisher = QuotaPublisher(
             RedisQuotas(SimulatedSession(self._server, RedisRole.OPERATOR)), directory, key, clock
         )

@@ -12,6 +12,7 @@ from cache_store.domain import DomainTag
 from cache_store.events import BlockEvent
 from cache_store.index import Incarnation, IndexUnavailableError
 from cache_store.memory_index import MemoryIndex
+from cache_store.memory_meter import MemoryMeterStore
 from cache_store.memory_registry import MemoryRegistry
 from cache_store.registry import RegistryUnavailableError, Renewal, WorkerId, WorkerRecord
 from tests.support.memory_quotas import MemoryQuotas
@@ -27,11 +28,12 @@ class MemoryStores:
         self.num_replaced = 0
         self.num_sweeps = 0
         self.quotas = MemoryQuotas()
+        self.meter = MemoryMeterStore()
         self.wipe()
 
     def connect(self, _: WorkerConfig) -> Stores:
         """For `WorkerParts.connect_stores`."""
-        return Stores(index=self, registry=self, quotas=self.quotas, sweep=self._sweep, close=self._close)
+        return Stores(self, self, self.quotas, self._sweep, self._close, self.meter)
 
     def wipe(self) -> None:
         """Forgets everything."""

@@ -422,6 +422,7 @@ class Usage(_message.Message):
     CACHED_TOKENS_FIELD_NUMBER: _builtins.int
     COMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
     CACHED_BY_TIER_FIELD_NUMBER: _builtins.int
+    WRITTEN_TOKENS_FIELD_NUMBER: _builtins.int
     prompt_tokens: _builtins.int
     """Tokens of the prompt."""
     completion_tokens: _builtins.int
@@ -430,6 +431,10 @@ class Usage(_message.Message):
     """Prompt tokens whose keys and values were reused; always less than prompt_tokens."""
     computed_tokens: _builtins.int
     """Prompt tokens computed for this request at its first admission: prompt_tokens minus cached_tokens."""
+    written_tokens: _builtins.int
+    """Tokens of prompt and answer in full blocks that the request added to the cache; what was there already is not
+    written. 0 until the end, and where a stop string or a cancel ended the request early.
+    """
     @_builtins.property
     def cached_by_tier(self) -> Global___CachedByTier:
         """cached_tokens by tier."""
@@ -442,10 +447,11 @@ class Usage(_message.Message):
         cached_tokens: _builtins.int = ...,
         computed_tokens: _builtins.int = ...,
         cached_by_tier: Global___CachedByTier | None = ...,
+        written_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["cached_by_tier", b"cached_by_tier"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_by_tier", b"cached_by_tier", "cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "computed_tokens", b"computed_tokens", "prompt_tokens", b"prompt_tokens"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cached_by_tier", b"cached_by_tier", "cached_tokens", b"cached_tokens", "completion_tokens", b"completion_tokens", "computed_tokens", b"computed_tokens", "prompt_tokens", b"prompt_tokens", "written_tokens", b"written_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -536,26 +542,112 @@ class Route(_message.Message):
     WORKER_ID_FIELD_NUMBER: _builtins.int
     DEGRADED_FIELD_NUMBER: _builtins.int
     ATTEMPTS_FIELD_NUMBER: _builtins.int
+    DECISION_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """Opaque name of the worker."""
     degraded: _builtins.bool
     """True where routing or reuse was less than usual: the index or the control data was out of reach."""
     attempts: _builtins.int
     """Workers tried, 1 or 2."""
+    @_builtins.property
+    def decision(self) -> Global___RouteDecision:
+        """Why there; only where the call carries the operator's token beside the tenant's key (metadata
+        `stemcache-operator-token`), since it tells the load of workers.
+        """
+
     def __init__(
         self,
         *,
         worker_id: _builtins.str = ...,
         degraded: _builtins.bool = ...,
         attempts: _builtins.int = ...,
+        decision: Global___RouteDecision | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["decision", b"decision"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "degraded", b"degraded", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["attempts", b"attempts", "decision", b"decision", "degraded", b"degraded", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___Route: _TypeAlias = Route  # noqa: Y015
+
+@_typing.final
+class RouteDecision(_message.Message):
+    """Why a request ran where it did."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    REASON_FIELD_NUMBER: _builtins.int
+    REUSE_FIELD_NUMBER: _builtins.int
+    UNCACHED_TOKENS_FIELD_NUMBER: _builtins.int
+    CANDIDATES_FIELD_NUMBER: _builtins.int
+    reason: _builtins.str
+    """Why there, as a sentence."""
+    reuse: _builtins.str
+    """What was reused and why not more, as a sentence."""
+    uncached_tokens: _builtins.int
+    """Prompt tokens that were not reused."""
+    @_builtins.property
+    def candidates(self) -> _containers.RepeatedCompositeFieldContainer[Global___RouteCandidate]:
+        """Workers that could have been chosen, best first by what decided."""
+
+    def __init__(
+        self,
+        *,
+        reason: _builtins.str = ...,
+        reuse: _builtins.str = ...,
+        uncached_tokens: _builtins.int = ...,
+        candidates: _abc.Iterable[Global___RouteCandidate] | None = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["candidates", b"candidates", "reason", b"reason", "reuse", b"reuse", "uncached_tokens", b"uncached_tokens"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RouteDecision: _TypeAlias = RouteDecision  # noqa: Y015
+
+@_typing.final
+class RouteCandidate(_message.Message):
+    """A worker that could have been chosen."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    WORKER_ID_FIELD_NUMBER: _builtins.int
+    MATCHED_TOKENS_FIELD_NUMBER: _builtins.int
+    QUEUE_S_FIELD_NUMBER: _builtins.int
+    PREFILL_S_FIELD_NUMBER: _builtins.int
+    RECOMPUTE_S_FIELD_NUMBER: _builtins.int
+    COST_S_FIELD_NUMBER: _builtins.int
+    worker_id: _builtins.str
+    """Its name."""
+    matched_tokens: _builtins.int
+    """Prompt tokens that the index promised there."""
+    queue_s: _builtins.float
+    """Estimated seconds of queue."""
+    prefill_s: _builtins.float
+    """Estimated seconds to compute what is not cached."""
+    recompute_s: _builtins.float
+    """What computing again costs others, in seconds."""
+    cost_s: _builtins.float
+    """queue_s + prefill_s + recompute_s."""
+    def __init__(
+        self,
+        *,
+        worker_id: _builtins.str = ...,
+        matched_tokens: _builtins.int = ...,
+        queue_s: _builtins.float = ...,
+        prefill_s: _builtins.float = ...,
+        recompute_s: _builtins.float = ...,
+        cost_s: _builtins.float = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["cost_s", b"cost_s", "matched_tokens", b"matched_tokens", "prefill_s", b"prefill_s", "queue_s", b"queue_s", "recompute_s", b"recompute_s", "worker_id", b"worker_id"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___RouteCandidate: _TypeAlias = RouteCandidate  # noqa: Y015
 
 @_typing.final
 class Completion(_message.Message):

@@ -139,3 +139,31 @@ def _account(name: str, num_cached: int, weight: float) -> Account:
     account.num_cached = num_cached
     account.weight = weight
     return account
+
+
+def evictions(pool: BlockPool) -> dict[str, tuple[int, int, int]]:
+    """Blocks that were evicted, for others, and of others for it."""
+    return {each.tenant: (each.evicted_blocks, each.evicted_for_others, each.caused_evictions) for each in pool.usage()}
+
+
+def test_who_caused_an_eviction_and_who_suffered_it_is_told(pool: BlockPool) -> None:
+    pool.set_quotas(make_table(acme=TierShare(0.5)))
+    fill(pool, GLOBEX, 16)
+    fill(pool, ACME, 6)
+    fill(pool, GLOBEX, 10, 1_000)
+    assert evictions(pool) == {"acme": (0, 0, 6), "globex": (16, 6, 0)}
+
+
+def test_what_a_tenant_evicts_of_its_own_nobody_else_caused(pool: BlockPool) -> None:
+    pool.set_quotas(make_table(acme=TierShare(0.0, 0.25)))
+    fill(pool, ACME, 4)
+    fill(pool, ACME, 4, 1_000)
+    assert evictions(pool) == {"acme": (4, 0, 0)}
+
+
+def test_what_strict_tenants_get_back_they_caused(pool: BlockPool) -> None:
+    fill(pool, GLOBEX, 16)
+    pool.set_quotas(make_table(acme=TierShare(0.25, 0.25), initech=TierShare(0.125, 0.125)))
+    found = evictions(pool)
+    assert found["globex"] == (6, 6, 0)
+    assert (found["acme"], found["initech"]) == ((0, 0, 4), (0, 0, 2))

@@ -243,10 +243,13 @@ class ExecuteFinished(_message.Message):
     RECOMPUTE_DURATION_FIELD_NUMBER: _builtins.int
     SWAP_DURATION_FIELD_NUMBER: _builtins.int
     RECOMPUTED_TOKENS_FIELD_NUMBER: _builtins.int
+    WRITTEN_TOKENS_FIELD_NUMBER: _builtins.int
     preemptions: _builtins.int
     """How often it was preempted."""
     recomputed_tokens: _builtins.int
     """Tokens computed again."""
+    written_tokens: _builtins.int
+    """Tokens of full blocks that it added to the cache."""
     @_builtins.property
     def queue_duration(self) -> _duration_pb2.Duration:
         """From receipt to the first scheduled step."""
@@ -282,10 +285,11 @@ class ExecuteFinished(_message.Message):
         recompute_duration: _duration_pb2.Duration | None = ...,
         swap_duration: _duration_pb2.Duration | None = ...,
         recomputed_tokens: _builtins.int = ...,
+        written_tokens: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["decode_duration", b"decode_duration", "preempted_duration", b"preempted_duration", "prefill_duration", b"prefill_duration", "queue_duration", b"queue_duration", "recompute_duration", b"recompute_duration", "swap_duration", b"swap_duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode_duration", b"decode_duration", "preempted_duration", b"preempted_duration", "preemptions", b"preemptions", "prefill_duration", b"prefill_duration", "queue_duration", b"queue_duration", "recompute_duration", b"recompute_duration", "recomputed_tokens", b"recomputed_tokens", "swap_duration", b"swap_duration"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["decode_duration", b"decode_duration", "preempted_duration", b"preempted_duration", "preemptions", b"preemptions", "prefill_duration", b"prefill_duration", "queue_duration", b"queue_duration", "recompute_duration", b"recompute_duration", "recomputed_tokens", b"recomputed_tokens", "swap_duration", b"swap_duration", "written_tokens", b"written_tokens"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -594,6 +598,68 @@ class ListPinsResponse(_message.Message):
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
 Global___ListPinsResponse: _TypeAlias = ListPinsResponse  # noqa: Y015
+
+@_typing.final
+class ReadReuseRequest(_message.Message):
+    """Whose curve of reuse."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    PROTOCOL_VERSION_FIELD_NUMBER: _builtins.int
+    REQUEST_TOKEN_FIELD_NUMBER: _builtins.int
+    protocol_version: _builtins.int
+    """Version of this protocol at the sender."""
+    request_token: _builtins.bytes
+    """As in ExecuteRequest."""
+    def __init__(
+        self,
+        *,
+        protocol_version: _builtins.int = ...,
+        request_token: _builtins.bytes = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["protocol_version", b"protocol_version", "request_token", b"request_token"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadReuseRequest: _TypeAlias = ReadReuseRequest  # noqa: Y015
+
+@_typing.final
+class ReadReuseResponse(_message.Message):
+    """How often a tenant would hit with more or less room."""
+
+    DESCRIPTOR: _descriptor.Descriptor
+
+    ASKED_BLOCKS_FIELD_NUMBER: _builtins.int
+    HITS_BY_BIN_FIELD_NUMBER: _builtins.int
+    GUARANTEED_BLOCKS_FIELD_NUMBER: _builtins.int
+    USED_BLOCKS_FIELD_NUMBER: _builtins.int
+    asked_blocks: _builtins.float
+    """Blocks of prompts, those of late counting more."""
+    guaranteed_blocks: _builtins.int
+    """Blocks that it is guaranteed here."""
+    used_blocks: _builtins.int
+    """Blocks that it has."""
+    @_builtins.property
+    def hits_by_bin(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
+        """Of them, by bins of 1/32 of a doubling: hit with room for so many blocks and not with less."""
+
+    def __init__(
+        self,
+        *,
+        asked_blocks: _builtins.float = ...,
+        hits_by_bin: _abc.Iterable[_builtins.float] | None = ...,
+        guaranteed_blocks: _builtins.int = ...,
+        used_blocks: _builtins.int = ...,
+    ) -> None: ...
+    _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
+    def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked_blocks", b"asked_blocks", "guaranteed_blocks", b"guaranteed_blocks", "hits_by_bin", b"hits_by_bin", "used_blocks", b"used_blocks"]  # noqa: Y015
+    def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
+    def WhichOneof(self, oneof_group: _Never) -> None: ...
+
+Global___ReadReuseResponse: _TypeAlias = ReadReuseResponse  # noqa: Y015
 
 @_typing.final
 class PurgeRequest(_message.Message):

@@ -60,6 +60,11 @@ class WorkerServiceStub:
                 request_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.ListPinsRequest.SerializeToString,
                 response_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.ListPinsResponse.FromString,
                 _registered_method=True)
+        self.ReadReuse = channel.unary_unary(
+                '/stemcache.worker.v1.WorkerService/ReadReuse',
+                request_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.ReadReuseRequest.SerializeToString,
+                response_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.ReadReuseResponse.FromString,
+                _registered_method=True)
         self.Purge = channel.unary_unary(
                 '/stemcache.worker.v1.WorkerService/Purge',
                 request_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.PurgeRequest.SerializeToString,
@@ -121,6 +126,13 @@ class WorkerServiceServicer:
 
     def ListPins(self, request, context):
         """Lists pins of the token's tenant.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
+    def ReadReuse(self, request, context):
+        """Says how often the token's tenant would hit with more or less room.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -188,6 +200,11 @@ def add_WorkerServiceServicer_to_server(servicer, server):
                     servicer.ListPins,
                     request_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.ListPinsRequest.FromString,
                     response_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.ListPinsResponse.SerializeToString,
+            ),
+            'ReadReuse': grpc.unary_unary_rpc_method_handler(
+                    servicer.ReadReuse,
+                    request_deserializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.ReadReuseRequest.FromString,
+                    response_serializer=stemcache_dot_worker_dot_v1_dot_worker__pb2.ReadReuseResponse.SerializeToString,
             ),
             'Purge': grpc.unary_unary_rpc_method_handler(
                     servicer.Purge,
@@ -351,6 +368,33 @@ class WorkerService:
             '/stemcache.worker.v1.WorkerService/ListPins',
             stemcache_dot_worker_dot_v1_dot_worker__pb2.ListPinsRequest.SerializeToString,
             stemcache_dot_worker_dot_v1_dot_worker__pb2.ListPinsResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def ReadReuse(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_unary(
+            request,
+            target,
+            '/stemcache.worker.v1.WorkerService/ReadReuse',
+            stemcache_dot_worker_dot_v1_dot_worker__pb2.ReadReuseRequest.SerializeToString,
+            stemcache_dot_worker_dot_v1_dot_worker__pb2.ReadReuseResponse.FromString,
             options,
             channel_credentials,
             insecure,

@@ -43,6 +43,8 @@ class WorkerServiceStub:
     """Ends a pin of the token's tenant."""
     ListPins: _grpc.UnaryUnaryMultiCallable[_worker_pb2.ListPinsRequest, _worker_pb2.ListPinsResponse]
     """Lists pins of the token's tenant."""
+    ReadReuse: _grpc.UnaryUnaryMultiCallable[_worker_pb2.ReadReuseRequest, _worker_pb2.ReadReuseResponse]
+    """Says how often the token's tenant would hit with more or less room."""
     Purge: _grpc.UnaryUnaryMultiCallable[_worker_pb2.PurgeRequest, _worker_pb2.PurgeResponse]
     """Forgets what the fence makes unreachable and says how much that was."""
     FetchBlocks: _grpc.UnaryStreamMultiCallable[_worker_pb2.FetchBlocksRequest, _worker_pb2.FetchBlocksResponse]
@@ -69,6 +71,8 @@ class WorkerServiceAsyncStub(WorkerServiceStub):
     """Ends a pin of the token's tenant."""
     ListPins: _aio.UnaryUnaryMultiCallable[_worker_pb2.ListPinsRequest, _worker_pb2.ListPinsResponse]  # type: ignore[assignment]
     """Lists pins of the token's tenant."""
+    ReadReuse: _aio.UnaryUnaryMultiCallable[_worker_pb2.ReadReuseRequest, _worker_pb2.ReadReuseResponse]  # type: ignore[assignment]
+    """Says how often the token's tenant would hit with more or less room."""
     Purge: _aio.UnaryUnaryMultiCallable[_worker_pb2.PurgeRequest, _worker_pb2.PurgeResponse]  # type: ignore[assignment]
     """Forgets what the fence makes unreachable and says how much that was."""
     FetchBlocks: _aio.UnaryStreamMultiCallable[_worker_pb2.FetchBlocksRequest, _worker_pb2.FetchBlocksResponse]  # type: ignore[assignment]
@@ -122,6 +126,14 @@ class WorkerServiceServicer(metaclass=_abc_1.ABCMeta):
         context: _ServicerContext,
     ) -> _typing.Union[_worker_pb2.ListPinsResponse, _abc.Awaitable[_worker_pb2.ListPinsResponse]]:
         """Lists pins of the token's tenant."""
+
+    @_abc_1.abstractmethod
+    def ReadReuse(
+        self,
+        request: _worker_pb2.ReadReuseRequest,
+        context: _ServicerContext,
+    ) -> _typing.Union[_worker_pb2.ReadReuseResponse, _abc.Awaitable[_worker_pb2.ReadReuseResponse]]:
+        """Says how often the token's tenant would hit with more or less room."""
 
     @_abc_1.abstractmethod
     def Purge(
