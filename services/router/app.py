@@ -34,7 +34,7 @@ from services.admin.cluster_servicer import ClusterServicer
 from services.admin.tenant_servicer import TenantServicer
 from services.admin.usage_servicer import AdminUsageServicer
 from services.router.adapter_control import AdapterControl
-from services.router.auth import MAX_OPEN_CALLS, Gate
+from services.router.auth import Gate
 from services.router.bills import Bills
 from services.router.block_maps import BlockMaps
 from services.router.cache_servicer import CacheServicer
@@ -205,10 +205,7 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     store = await stack.enter_async_context(control_store(settings.control_redis_url, master, clock))
     directory = TenantDirectory(clock)
     sync = await _synced(store, directory, SnapshotFile(settings.data_dir / "router-control.json", master), clock)
-    control_session = RedisSession(settings.control_redis_url)
-    stack.push_async_callback(control_session.close)
-    session = RedisSession(settings.redis_url)
-    stack.push_async_callback(session.close)
+    control_session, session = (_session(url, stack) for url in (settings.control_redis_url, settings.redis_url))
     pool = WorkerPool()
     stack.push_async_callback(pool.close)
     view = RegistryView(RedisRegistryReader(session), clock, tokenizers.digests(), pool.lose)
@@ -220,12 +217,10 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     limits = settings.limits
     places = Concurrency("concurrent requests", limits.max_requests, limits.max_requests_per_tenant)
     calls = Concurrency("concurrent calls", limits.max_calls, limits.max_calls_per_tenant)
-    gate = Gate(directory, calls, MAX_OPEN_CALLS)
     results = KeptResults(clock, ResultBounds())
     table = RequestTable(clock, places, results)
     records = RequestRecords()
-    rng = random.SystemRandom()
-    dispatcher = Dispatcher(pool, view, tokenizers, cluster_key(master), clock, rng, speculations)
+    dispatcher = Dispatcher(pool, view, tokenizers, cluster_key(master), clock, random.SystemRandom(), speculations)
     router_id = uuid.uuid4().hex
     shared = ClusterLimits(RedisLimitStore(session), RouterId(router_id), clock)
     generations = Generations(planner, dispatcher, table, records, shared, status_name, limits.max_request_s, clock)
@@ -237,8 +232,7 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     notices = PurgeNotices(view, pool, cluster_key(master))
     purges = Purges(store, sync, directory, publisher, notices, planner.models.named, clock)
     adapters = AdapterControl(store, sync, publisher, view, planner.models, clock)
-    prefixes = Prefixes(planner, view, questioner, clock)
-    cache = CacheServicer(directory, generations, prefixes, purges, PurgeRate(clock))
+    cache = CacheServicer(directory, generations, Prefixes(planner, view, questioner, clock), purges, PurgeRate(clock))
     meter, usage = _metering(control_session, session, router_id, generations.bills, clock)
     condition = Condition(directory, view, index, shared, table, generations.counts, generations.traffic)
     health = Health(limits.write_s)
@@ -255,7 +249,7 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
         cluster_limits=shared,
         meter=meter,
         readiness=readiness,
-        public=public_server(servicer, cache, UsageServicer(directory, usage), gate, health, limits),
+        public=public_server(servicer, cache, UsageServicer(directory, usage), Gate(directory, calls), health, limits),
         admin=admin_server(
             TenantServicer(store, sync, purges),
             _cluster_servicer(directory, view, records, condition, pool, cluster_key(master)),
@@ -276,6 +270,12 @@ def _cluster_servicer(
 ) -> ClusterServicer:
     drains, block_maps = WorkerDrains(view, pool, key), BlockMaps(view, pool, key)
     return ClusterServicer(directory, view, records, condition, drains, block_maps)
+
+
+def _session(url: str, stack: AsyncExitStack) -> RedisSession:
+    session = RedisSession(url)
+    stack.push_async_callback(session.close)
+    return session
 
 
 async def _synced(

@@ -35,7 +35,7 @@ _OF_TENANTS = tuple(f"/{service}/" for service in TENANT_SERVICES)
 class Gate(grpc.aio.ServerInterceptor):
     """State: how many calls are open."""
 
-    def __init__(self, directory: TenantDirectory, calls: Concurrency, max_open: int) -> None:
+    def __init__(self, directory: TenantDirectory, calls: Concurrency, max_open: int = MAX_OPEN_CALLS) -> None:
         """`calls`: places of tenants. `max_open`: calls without a key at once."""
         self._directory = directory
         self._calls = calls

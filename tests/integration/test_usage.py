@@ -22,6 +22,7 @@ from cache_store.clock import SystemClock
 from services.cluster.redis_roles import RoleUrls
 from services.cluster.valkey import EmbeddedValkey
 from services.tenants.master_key import cluster_key
+from tests.support.outages import end
 from tests.support.redis_servers import server_named
 from tests.support.router_host import (
     ADMIN_METADATA,
@@ -320,3 +321,30 @@ async def test_advice_knows_what_a_tenant_would_hit_with_more_room(urls: RoleUrl
         assert mine.points[-1].share == 1.0
         assert mine.points[-1].hit_share < 0.2, "six prompts in turn do not fit: each evicts the next one"
         assert (theirs.asked_blocks, theirs.workers) == (0, 1)
+
+
+async def test_bills_outlive_a_store_that_is_killed_and_what_is_used_while_it_is_away_is_billed_later(
+    tmp_path: Path,
+) -> None:
+    with EmbeddedValkey.start(tmp_path / "v") as server:
+        async with running_cluster(server.urls, tmp_path / "r", ({},)) as cluster:
+            bench = Bench(cluster)
+            await bench.ask(cluster.acme, 100)
+            await bench.check()
+            await end(server)
+            for _ in range(3):
+                await bench.ask(cluster.acme, 100, max_tokens=5)
+            with pytest.raises(grpc.aio.AioRpcError) as error:
+                await own_usage(cluster, cluster.acme)
+            assert error.value.code() is Code.UNAVAILABLE
+            server.restart()
+            await eventually_async(lambda: _answers(cluster))
+            await bench.check()
+
+
+async def _answers(cluster: Cluster) -> bool:
+    try:
+        await own_usage(cluster, cluster.acme)
+    except grpc.aio.AioRpcError:
+        return False
+    return True
