@@ -304,7 +304,7 @@ async def test_advice_knows_what_a_tenant_would_hit_with_more_room(urls: RoleUrl
     async with running_cluster(urls, tmp_path, ({"pool": NumBlocks(64)},)) as cluster:
         bench = Bench(cluster)
         for _ in range(4):
-            for number in range(6):
+            for number in range(8):
                 await bench.ask(cluster.acme, 1_000 * number, length=200, max_tokens=1)
         async with grpc.aio.insecure_channel(cluster.router.admin_address) as channel:
             stub: Any = admin_usage_grpc.UsageServiceStub(channel)
@@ -317,9 +317,9 @@ async def test_advice_knows_what_a_tenant_would_hit_with_more_room(urls: RoleUrl
                 return found
 
             mine, theirs = await advice_for("acme"), await advice_for("globex")
-        assert mine.asked_blocks > 4 * 6 * 11
+        assert mine.asked_blocks >= 4 * 8 * 12
         assert mine.points[-1].share == 1.0
-        assert mine.points[-1].hit_share < 0.2, "six prompts in turn do not fit: each evicts the next one"
+        assert mine.points[-1].hit_share < 0.05, "eight prompts in turn do not fit: each evicts the next one"
         assert (theirs.asked_blocks, theirs.workers) == (0, 1)
 
 

@@ -79,7 +79,7 @@ def long_course(number: int) -> Requests:
 
 
 def test_a_sampled_curve_is_within_two_points_of_the_whole_one() -> None:
-    requests = long_course(2_000)
+    requests = long_course(1_200)
     exact, sampled = curve_of(requests, 1 << 20, 1 << 20), curve_of(requests, 1_000, 1 << 20)
     assert sampled.num_followed <= 1_000 < exact.num_followed
     for num_blocks in (500, 1_000, 3_000, 8_000):

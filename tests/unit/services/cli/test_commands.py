@@ -89,6 +89,7 @@ def test_generate_json_gives_all_fields(api: ScriptedApi, capsys: Capture) -> No
         "cached_tokens": 3,
         "computed_tokens": 2,
         "cached_by_tier": {"device_tokens": 0, "host_tokens": 3, "disk_tokens": 0, "peer_tokens": 0},
+        "written_tokens": 0,
     }
     assert document["completions"][0]["token_ids"] == [7, 8]
     assert document["route"]["worker_id"] == "worker-0"
