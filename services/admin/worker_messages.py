@@ -42,6 +42,7 @@ def worker_message(record: WorkerRecord, tenant_name: Callable[[TenantId], str])
         windows=[_window(window) for window in load.windows],
         peers=_peers(load.peers),
         draining=record.draining,
+        kv_format=record.kv_format.hex(),
     )
 
 

@@ -15,6 +15,7 @@ from services.cli import (
     drain,
     explain,
     generate,
+    loadtest,
     metrics,
     plan,
     quota_advice,
@@ -53,6 +54,7 @@ def build_parser() -> argparse.ArgumentParser:
         drain,
         explain,
         metrics,
+        loadtest,
     )
     for module in (*modules, replay, plan, doctor):
         module.add_command(commands)

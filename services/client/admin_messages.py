@@ -205,4 +205,5 @@ def _worker_of(message: pb.Worker) -> WorkerStatus:
         ),
         peers=PeerStatus(*(getattr(message.peers, each.name) for each in fields(PeerStatus))),
         draining=message.draining,
+        kv_format=message.kv_format,
     )

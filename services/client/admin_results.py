@@ -263,6 +263,8 @@ class WorkerStatus:
     peers: PeerStatus = PeerStatus()
     draining: bool = False
     """It takes no requests and is about to leave."""
+    kv_format: str = ""
+    """Digest of weights, attention, data types and block size; empty where the router is older."""
 
 
 @dataclass(frozen=True, slots=True)

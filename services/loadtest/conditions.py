@@ -57,7 +57,8 @@ class ModelConditions:
 
     name: str
     digest: str
-    """Of its weights; empty where the server does not tell."""
+    """Of its weights, attention, data types and block size, as workers tell; several with commas between, where
+    workers differ. Empty where nobody tells."""
     block_size: int
     """Tokens per block; 0 where it is not known."""
     max_model_len: int

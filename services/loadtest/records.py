@@ -99,8 +99,8 @@ class RequestRow:
     cached_tokens: int = 0
     cached_by_tier: TierTokens = TierTokens()
     cacheable_tokens: int | None = None
-    """Most prompt tokens that could be cached given all that was sent before, in whole blocks, with a cache that is
-    large enough; None where the workload cannot know."""
+    """Most prompt tokens that could be cached, given all that this tenant had sent before, by a cache that is large
+    enough and keeps full blocks; None where it is not known."""
     prefix_tokens: int = 0
     """Length of the prefix that the workload shares with other requests, in tokens."""
     worker: str = ""

