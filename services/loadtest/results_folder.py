@@ -90,13 +90,13 @@ def write_document(path: Path, document: object) -> None:
 
 def read_result(folder: Path) -> Result:
     """Raises InvalidRequestError where the folder is none of a run."""
-    return Result.from_json(_document(folder / RESULT), str(folder / RESULT))
+    return Result.from_json(read_document(folder / RESULT), str(folder / RESULT))
 
 
 def read_conditions(folder: Path) -> Conditions:
     """Raises InvalidRequestError where they are missing or of another version."""
     where = str(folder / CONDITIONS)
-    found = from_json(Conditions, _document(folder / CONDITIONS), where)
+    found = from_json(Conditions, read_document(folder / CONDITIONS), where)
     if found.conditions_version != CONDITIONS_VERSION:
         raise InvalidRequestError(where, f"{where} has version {found.conditions_version}, not {CONDITIONS_VERSION}")
     return found
@@ -111,10 +111,11 @@ def read_run(folder: Path) -> Run:
 
 def read_sweep(folder: Path) -> Sweep:
     """Raises InvalidRequestError where the folder is none of a sweep."""
-    return from_json(Sweep, _document(folder / SWEEP), str(folder / SWEEP))
+    return from_json(Sweep, read_document(folder / SWEEP), str(folder / SWEEP))
 
 
-def _document(path: Path) -> object:
+def read_document(path: Path) -> object:
+    """A JSON document. Raises InvalidRequestError where it is missing or none."""
     try:
         return _parsed(path.read_text(encoding="utf-8"), str(path))
     except OSError as error:
