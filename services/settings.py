@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import NewType
 
 from cache_store.errors import InvalidRequestError
+from cache_store.tls_files import TlsFiles
 
 Address = NewType("Address", str)
 """host:port, or [IPv6]:port; port 0 takes a free one."""
@@ -87,11 +88,17 @@ class RouterSettings:
     data_dir: Path
     """Where the snapshot of the control data is kept."""
     limits: RouterLimits
+    tls: TlsFiles | None = None
+    """This router among the components: at the admin port, whose callers need a certificate too, and at workers."""
+    public_tls: TlsFiles | None = None
+    """Of the tenants' port; None: it is plain, for whoever ends TLS before it."""
+    health_listen: Address | None = None
+    """A plain port with the health service only."""
 
     @staticmethod
     def from_environ(environ: Mapping[str, str] = os.environ) -> RouterSettings:
         """Raises InvalidRequestError, whose field is the variable's name."""
-        reader = _Reader(environ)
+        reader = SettingsReader(environ)
         master_key, master_key_file = reader.master_key()
         redis_url = reader.redis_url("STEMCACHE_REDIS_URL", "")
         return RouterSettings(
@@ -105,11 +112,21 @@ class RouterSettings:
             models=reader.models("STEMCACHE_MODELS"),
             data_dir=reader.folder("STEMCACHE_DATA_DIR"),
             limits=reader.limits(),
+            tls=reader.tls(),
+            public_tls=reader.public_tls(),
+            health_listen=reader.optional_address("STEMCACHE_HEALTH_LISTEN"),
         )
 
 
+def component_tls(environ: Mapping[str, str] = os.environ) -> TlsFiles | None:
+    """What this process shows to other components; None where no variable names it. Raises InvalidRequestError."""
+    return SettingsReader(environ).tls()
+
+
 @dataclass(frozen=True, slots=True)
-class _Reader:
+class SettingsReader:
+    """Reads variables one by one. Every method raises InvalidRequestError, whose field is the variable's name."""
+
     environ: Mapping[str, str]
 
     def required(self, name: str, what: str) -> str:
@@ -119,7 +136,13 @@ class _Reader:
         return value
 
     def redis_url(self, name: str, default: str) -> str:
-        value = self.environ.get(name, "").strip() or default or self.required(name, "the Redis or Valkey server")
+        """Of the variable, or of the file that NAME_FILE names, so that a password need not stand in an environment."""
+        value = self.environ.get(name, "").strip()
+        if self.environ.get(f"{name}_FILE", "").strip():
+            if value:
+                raise InvalidRequestError(name, f"{name} and {name}_FILE are both set; unset one of them")
+            value = self.file(f"{name}_FILE").read_text("utf-8").strip()
+        value = value or default or self.required(name, "the Redis or Valkey server")
         if not value.startswith(_REDIS_SCHEMES):
             raise InvalidRequestError(name, f"{name} begins with none of {', '.join(_REDIS_SCHEMES)}")
         return value
@@ -146,11 +169,40 @@ class _Reader:
         return path
 
     def address(self, name: str, default: str) -> Address:
-        value = self.environ.get(name, "").strip() or default
+        value = self.environ.get(name, "").strip() or default or self.required(name, "host:port")
         match = _ADDRESS.fullmatch(value)
         if match is None or int(match["port"]) > 65_535:
             raise InvalidRequestError(name, f"{name} is {value!r}; it is host:port, for example {default}")
         return Address(value)
+
+    def optional_address(self, name: str) -> Address | None:
+        return self.address(name, "") if self.environ.get(name, "").strip() else None
+
+    def tls(self) -> TlsFiles | None:
+        return self._tls("STEMCACHE_TLS_CERT_FILE", "STEMCACHE_TLS_KEY_FILE", "STEMCACHE_TLS_CA_FILE")
+
+    def public_tls(self) -> TlsFiles | None:
+        """A certificate of callers is wanted only where an authority for them is named."""
+        certificate, key = "STEMCACHE_PUBLIC_TLS_CERT_FILE", "STEMCACHE_PUBLIC_TLS_KEY_FILE"
+        authority = "STEMCACHE_PUBLIC_TLS_CLIENT_CA_FILE"
+        if self.environ.get(authority, "").strip():
+            return self._tls(certificate, key, authority)
+        return self._tls(certificate, key)
+
+    def _tls(self, certificate: str, key: str, *authority: str) -> TlsFiles | None:
+        names = (certificate, key, *authority)
+        given = [name for name in names if self.environ.get(name, "").strip()]
+        if not given:
+            return None
+        for name in names:
+            if name not in given:
+                raise InvalidRequestError(name, f"{name} is not set, but {given[0]} is; set all of {', '.join(names)}")
+        files = TlsFiles(self.file(certificate), self.file(key), self.file(authority[0]) if authority else None)
+        try:
+            files.read()
+        except InvalidRequestError as error:
+            raise InvalidRequestError(certificate, f"{certificate}: {error}") from error
+        return files
 
     def models(self, name: str) -> Mapping[str, Path]:
         """`name=folder`, separated by commas."""

@@ -62,6 +62,7 @@ class WorkerActor:
 
     def __init__(self, config: WorkerConfig, reach: Reach) -> None:
         log_as_json()
+        self._fingerprint = config.fingerprint()
         if reach is Reach.NODE:
             config = replace(config, listen_host=ray.util.get_node_ip_address())
         self._loop = uvloop.new_event_loop()
@@ -84,6 +85,10 @@ class WorkerActor:
         if isinstance(self._host.failure, SupersededError):
             raise self._host.failure
         return self._host.record()
+
+    def fingerprint(self) -> str:
+        """Of the configuration that it was started with; empty where it has failed or leaves."""
+        return self._fingerprint if self._host.healthy and not self._host.record().draining else ""
 
     def pid(self) -> int:
         """Process id on its node."""

@@ -10,12 +10,14 @@ import math
 import re
 from dataclasses import dataclass, field
 from enum import StrEnum
+from hashlib import blake2b
 from pathlib import Path
 
 from cache_store.audit_mode import AuditMode
 from cache_store.errors import InvalidRequestError
 from cache_store.policies.choice import PolicyKind
 from cache_store.registry import WorkerId
+from cache_store.tls_files import TlsFiles
 
 CLUSTER_KEY_BYTES = 32
 
@@ -110,6 +112,8 @@ class WorkerConfig:
     """Hugging Face folder; the paged runner needs one, the digest runner takes none."""
     cache_dir: Path | None = None
     """Where weights digests and compiled kernels are kept; None: the user's cache folder."""
+    tls: TlsFiles | None = None
+    """Of its own machine; None: its port and its channels to other workers are plain."""
     listen_host: str = "127.0.0.1"
     listen_port: int = 0
     """0: any free port."""
@@ -139,6 +143,10 @@ class WorkerConfig:
 
     def __post_init__(self) -> None:
         _check(self)
+
+    def fingerprint(self) -> str:
+        """Differs where anything differs, secrets included, and tells none of them."""
+        return blake2b(f"{self!r} {self.redis_url}".encode(), key=self.cluster_key, digest_size=16).hexdigest()
 
 
 def _check(config: WorkerConfig) -> None:

@@ -43,6 +43,7 @@ from worker.quota_watch import APPLY_TIMEOUT_S, QuotaWatch
 from worker.rpc import WorkerServicer
 from worker.rpc_fetch import PeerClient
 from worker.rpc_retire import Identity, Retirement, Taker
+from worker.rpc_tls import add_port
 from worker.runner import ModelInfo, Runner
 
 SERVICE = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
@@ -88,7 +89,7 @@ class WorkerHost:
         self._clock = SteadyClock(parts.clock)
         draw = random.Random(secrets.randbits(64)).random  # noqa: S311 - chooses hits to check; nothing secret
         block_size = runner.info.geometry.block_size
-        self._peers = PeerClient(self._incarnation, config.cluster_key, block_size, self._clock)
+        self._peers = PeerClient(self._incarnation, config.cluster_key, block_size, self._clock, config.tls)
         engine = Engine(runner, parts.clock, engine_config(config), draw=draw, peers=self._peers)
         self._thread = EngineThread(engine, self._offer, parts.clock)
         self._adapters = AdapterLoads(
@@ -103,6 +104,7 @@ class WorkerHost:
             block_size=block_size,
             address=lambda: self._address,
             generation=lambda: self._servicer.purges.generation,
+            tls=config.tls,
         )
         self._retirement = Retirement(self._thread, identity, self._clock)
         self._has_retired = False
@@ -291,7 +293,7 @@ class WorkerHost:
     def _bind(self) -> int:
         address = _join(self._config.listen_host, self._config.listen_port)
         try:
-            return self._server.add_insecure_port(address)
+            return add_port(self._server, address, self._config.tls)
         except RuntimeError as error:
             raise PreconditionError(
                 f"the worker cannot listen on {address} ({error}); free the port, or set listen_port to 0"

@@ -23,8 +23,10 @@ from cache_store.index import Incarnation
 from cache_store.peer_seal import RANDOM_BYTES, Exchange, answer_seal, block_names, seal_question
 from cache_store.peer_token import PEER_TOKEN_LIFETIME_S, PeerClaims, sign_peer
 from cache_store.registry import PROTOCOL_VERSION
+from cache_store.tls_files import TlsFiles
 from worker.peer_stream import CHUNK_BYTES, BlockAssembler
 from worker.peers import Fetched, FetchId, FetchOrder
+from worker.rpc_tls import peer_channel
 
 MAX_CHANNELS = 64
 """To workers that were asked last."""
@@ -62,7 +64,9 @@ class PeerClient:
         cluster_key: bytes,
         block_size: int,
         clock: Clock,
+        tls: TlsFiles | None = None,
     ) -> None:
+        self._tls = tls
         self._incarnation = incarnation
         self._cluster_key = cluster_key
         self._block_size = block_size
@@ -182,7 +186,7 @@ class PeerClient:
 
     def _stub(self, order: FetchOrder) -> worker_pb2_grpc.WorkerServiceAsyncStub:
         key = (order.peer.address, order.peer.incarnation)
-        channel = self._channels.pop(key, None) or grpc.aio.insecure_channel(order.peer.address, options=_OPTIONS)
+        channel = self._channels.pop(key, None) or peer_channel(order.peer.address, self._tls, _OPTIONS)
         self._channels[key] = channel
         while len(self._channels) > MAX_CHANNELS:
             _, oldest = self._channels.popitem(last=False)

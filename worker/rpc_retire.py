@@ -23,9 +23,11 @@ from cache_store.hot_prefixes import HotPrefix
 from cache_store.index import Incarnation
 from cache_store.registry import PROTOCOL_VERSION
 from cache_store.request_token import TOKEN_LIFETIME_S, RequestClaims, sign
+from cache_store.tls_files import TlsFiles
 from worker.engine_thread import EngineThread
 from worker.give_away import shares
 from worker.rpc_peers import ExchangingEngine
+from worker.rpc_tls import peer_channel
 from worker.statuses import is_from_worker
 
 GIVE_S = 60.0
@@ -81,6 +83,7 @@ class Identity:
     address: Callable[[], str]
     generation: Callable[[], int]
     """Of the control data whose fences are in force."""
+    tls: TlsFiles | None = None
 
 
 class Retirement:
@@ -129,7 +132,7 @@ class Retirement:
     async def _give_to(self, taker: Taker, prefixes: Sequence[HotPrefix], moved: Counter[Incarnation]) -> None:
         """One prefix after the other. Why one is refused says nothing of the next, which may be another tenant's."""
         num_silent = 0
-        async with grpc.aio.insecure_channel(taker.address) as channel:
+        async with peer_channel(taker.address, self._identity.tls) as channel:
             stub = worker_pb2_grpc.WorkerServiceStub(channel)
             for prefix in prefixes:
                 try:

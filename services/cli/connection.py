@@ -35,10 +35,11 @@ def data_folder(args: argparse.Namespace, settings: UserSettings) -> DataFolder:
 
 def admin_client(args: argparse.Namespace) -> AdminClient:
     """A client of the admin port. Raises PreconditionError where no system runs and none is named."""
-    folder = data_folder(args, UserSettings.load())
+    settings = UserSettings.load()
+    folder = data_folder(args, settings)
     address = args.admin_address or read_state(folder).admin_address
     token = read_private(args.admin_token_file or folder.admin_token).strip()
-    return AdminClient(address, token)
+    return AdminClient(address, token, trust=settings.trust if args.admin_address else None)
 
 
 def add_tenant_flags(parser: argparse.ArgumentParser) -> None:
@@ -62,4 +63,6 @@ def tenant_client(args: argparse.Namespace) -> StemcacheClient:
         )
     address = args.address or read_state(data_folder(args, settings)).address
     token_file: Path | None = getattr(args, "operator_token_file", None)
-    return StemcacheClient(address, key, args.timeout, read_private(token_file).strip() if token_file else "")
+    operator_token = read_private(token_file).strip() if token_file else ""
+    trust = settings.trust if args.address else None
+    return StemcacheClient(address, key, args.timeout, operator_token, trust)

@@ -11,6 +11,7 @@ from cache_store.errors import StemcacheError, UnavailableError
 from services.cli import (
     adapters,
     cache,
+    certs,
     doctor,
     drain,
     explain,
@@ -20,6 +21,7 @@ from services.cli import (
     plan,
     quota_advice,
     replay,
+    secrets,
     status,
     tenants,
     tokens,
@@ -56,7 +58,7 @@ def build_parser() -> argparse.ArgumentParser:
         metrics,
         loadtest,
     )
-    for module in (*modules, replay, plan, doctor):
+    for module in (*modules, replay, plan, doctor, certs, secrets):
         module.add_command(commands)
     return parser
 

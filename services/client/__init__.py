@@ -52,6 +52,7 @@ from services.client.results import (
 from services.client.sync_cache import TenantCache
 from services.client.sync_client import StemcacheClient
 from services.client.usage_results import EvictionCounts, TenantUsage, UsageCounts, UsageHour, UsageReport
+from services.tls import Trust
 
 __all__ = [
     "AdminClient",
@@ -106,6 +107,7 @@ __all__ = [
     "Timings",
     "Tokenized",
     "Tokens",
+    "Trust",
     "Usage",
     "UsageCounts",
     "UsageHour",

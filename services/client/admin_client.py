@@ -9,12 +9,12 @@ from __future__ import annotations
 from types import TracebackType
 from typing import Self
 
-import grpc
 from stemcache.admin.v1 import admin_pb2 as pb
 from stemcache.admin.v1 import usage_pb2 as usage_pb
 from stemcache.admin.v1.admin_pb2_grpc import AdapterServiceStub, ClusterServiceStub, TenantAdminServiceStub
 from stemcache.admin.v1.usage_pb2_grpc import UsageServiceStub
 
+from cache_store.tls_files import Component
 from services.client import admin_messages as messages
 from services.client.adapter_results import LoadedAdapter, adapter_of
 from services.client.admin_requests import USUAL_TERMS, TenantTerms
@@ -30,13 +30,14 @@ from services.client.admin_results import (
     Rotated,
     Tenant,
 )
-from services.client.channel import CALL_TIMEOUT_S, channel_options, credential_metadata
+from services.client.channel import CALL_TIMEOUT_S, credential_metadata, sync_channel
 from services.client.errors import api_errors
 from services.client.messages import duration_message
 from services.client.purge_scope import PurgeScope, fill_scope
 from services.client.quota_advice import QuotaAdvice, advice_of
 from services.client.usage_requests import admin_usage_message
 from services.client.usage_results import UsageReport, report_of
+from services.tls import Trust
 
 DRAIN_TIMEOUT_S = 180.0
 """Beyond the time that running requests get: a worker gives away what it has cached."""
@@ -48,10 +49,12 @@ LOAD_TIMEOUT_S = 120.0
 class AdminClient:
     """Calls `address` (host:port of the admin port) as the operator. Every method raises ApiError."""
 
-    def __init__(self, address: str, admin_token: str, timeout_s: float = CALL_TIMEOUT_S) -> None:
+    def __init__(
+        self, address: str, admin_token: str, timeout_s: float = CALL_TIMEOUT_S, trust: Trust | None = None
+    ) -> None:
         self._metadata = credential_metadata(admin_token)
         self._timeout_s = timeout_s
-        self._channel = grpc.insecure_channel(address, options=channel_options())
+        self._channel = sync_channel(address, trust, Component.ROUTER)
         self._tenants = TenantAdminServiceStub(self._channel)
         self._cluster = ClusterServiceStub(self._channel)
         self._adapters = AdapterServiceStub(self._channel)

@@ -6,7 +6,6 @@ from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
 
-import grpc.aio
 from stemcache.v1 import inference_pb2 as pb
 from stemcache.v1.inference_pb2_grpc import InferenceServiceStub
 from stemcache.v1.usage_pb2_grpc import UsageServiceStub
@@ -16,8 +15,7 @@ from services.client.async_cache import AsyncTenantCache
 from services.client.channel import (
     CALL_TIMEOUT_S,
     GENERATION_TIMEOUT_S,
-    channel_options,
-    channel_target,
+    async_channel,
     credential_metadata,
     operator_metadata,
 )
@@ -26,6 +24,7 @@ from services.client.requests import GenerationRequest, Prompt, Tokens
 from services.client.results import Generation, GenerationEvent, ModelCard, Tokenized
 from services.client.usage_requests import usage_message
 from services.client.usage_results import TenantUsage, own_usage_of
+from services.tls import Trust
 
 
 class AsyncStemcacheClient:
@@ -35,15 +34,20 @@ class AsyncStemcacheClient:
     """
 
     def __init__(
-        self, address: str, api_key: str, timeout_s: float = GENERATION_TIMEOUT_S, operator_token: str = ""
+        self,
+        address: str,
+        api_key: str,
+        timeout_s: float = GENERATION_TIMEOUT_S,
+        operator_token: str = "",
+        trust: Trust | None = None,
     ) -> None:
         """`timeout_s` is the deadline of a generation; calls that only read have a shorter one.
 
-        With the operator's token answers tell why they came from where they came.
+        With the operator's token answers tell why they came from where they came. Plain without `trust`.
         """
         self._metadata = credential_metadata(api_key) + operator_metadata(operator_token)
         self._timeout_s = timeout_s
-        self._channel = grpc.aio.insecure_channel(channel_target(address), options=channel_options())
+        self._channel = async_channel(address, trust)
         self._stub = InferenceServiceStub(self._channel)
         self._usage = UsageServiceStub(self._channel)
         self.cache = AsyncTenantCache(self._channel, self._metadata, timeout_s)

@@ -13,6 +13,11 @@ import ipaddress
 import json
 from typing import TypeAlias
 
+import grpc
+
+from cache_store.tls_files import Component
+from services.tls import Trust, name_option, server_name_option
+
 CallMetadata: TypeAlias = tuple[tuple[str, str], ...]
 
 GENERATION_TIMEOUT_S = 300.0
@@ -79,6 +84,30 @@ def _ip_version(address: str) -> int | None:
     except ValueError:
         return None
     return ip.version if ip.version == 4 or host.startswith("[") else None
+
+
+def sync_channel(address: str, trust: Trust | None, named: Component | None = None) -> grpc.Channel:
+    """A channel to `address`, plain without `trust`; `named`: which component has to answer, whatever the address."""
+    if trust is None:
+        return grpc.insecure_channel(channel_target(address), options=channel_options())
+    options = [*channel_options(), *([name_option(named)] if named else _expected_name(address, trust))]
+    return grpc.secure_channel(channel_target(address), trust.credentials(), options=options)
+
+
+def async_channel(address: str, trust: Trust | None) -> grpc.aio.Channel:
+    """The same for an event loop."""
+    if trust is None:
+        return grpc.aio.insecure_channel(channel_target(address), options=channel_options())
+    options = [*channel_options(), *_expected_name(address, trust)]
+    return grpc.aio.secure_channel(channel_target(address), trust.credentials(), options=options)
+
+
+def _expected_name(address: str, trust: Trust) -> list[tuple[str, str]]:
+    """gRPC would look for all of several addresses, commas included, in the certificate."""
+    if trust.server_name:
+        return [server_name_option(trust.server_name)]
+    first, *others = (part.strip() for part in address.split(","))
+    return [server_name_option(first.rpartition(":")[0].strip("[]"))] if others else []
 
 
 def credential_metadata(credential: str) -> CallMetadata:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
 
-import grpc
 from stemcache.v1 import inference_pb2 as pb
 from stemcache.v1.inference_pb2_grpc import InferenceServiceStub
 from stemcache.v1.usage_pb2_grpc import UsageServiceStub
@@ -15,10 +14,9 @@ from services.client import messages
 from services.client.channel import (
     CALL_TIMEOUT_S,
     GENERATION_TIMEOUT_S,
-    channel_options,
-    channel_target,
     credential_metadata,
     operator_metadata,
+    sync_channel,
 )
 from services.client.errors import api_errors
 from services.client.requests import GenerationRequest, Prompt, Tokens
@@ -26,6 +24,7 @@ from services.client.results import Generation, GenerationEvent, ModelCard, Toke
 from services.client.sync_cache import TenantCache
 from services.client.usage_requests import usage_message
 from services.client.usage_results import TenantUsage, own_usage_of
+from services.tls import Trust
 
 
 class StemcacheClient:
@@ -35,15 +34,20 @@ class StemcacheClient:
     """
 
     def __init__(
-        self, address: str, api_key: str, timeout_s: float = GENERATION_TIMEOUT_S, operator_token: str = ""
+        self,
+        address: str,
+        api_key: str,
+        timeout_s: float = GENERATION_TIMEOUT_S,
+        operator_token: str = "",
+        trust: Trust | None = None,
     ) -> None:
         """`timeout_s` is the deadline of a generation; calls that only read have a shorter one.
 
-        With the operator's token answers tell why they came from where they came.
+        With the operator's token answers tell why they came from where they came. Plain without `trust`.
         """
         self._metadata = credential_metadata(api_key) + operator_metadata(operator_token)
         self._timeout_s = timeout_s
-        self._channel = grpc.insecure_channel(channel_target(address), options=channel_options())
+        self._channel = sync_channel(address, trust)
         self._stub = InferenceServiceStub(self._channel)
         self._usage = UsageServiceStub(self._channel)
         self.cache = TenantCache(self._channel, self._metadata, timeout_s)

@@ -16,6 +16,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from cache_store.errors import PreconditionError
+from services.private_files import is_private
 
 _TOKEN_BYTES = 32
 
@@ -110,10 +111,11 @@ def write_private(path: Path, text: str) -> None:
 def read_private(path: Path) -> str:
     """Reads a secret file. Raises PreconditionError where it is unreadable, or readable by others."""
     try:
-        mode = stat.S_IMODE(path.stat().st_mode)
+        status = path.stat()
+        mode = stat.S_IMODE(status.st_mode)
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise PreconditionError(f"{path} cannot be read: {error.strerror}") from error
-    if mode & 0o077:
+    if not is_private(status):
         raise PreconditionError(f"{path} can be read by others (mode {mode:o}); run: chmod 600 {path}")
     return text

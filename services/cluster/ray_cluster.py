@@ -110,6 +110,10 @@ class RayCluster:
         """See `WorkerPlacement.create`. Raises PreconditionError for what a local Ray as a whole does not have."""
         self._check_resources(spec)
         left = self._find(spec.worker_id)  # by another launcher, or failed: its configuration may be old
+        if left is not None and spec.fingerprint and left.fingerprint() == spec.fingerprint:
+            _log.info("worker_taken_over", worker_id=spec.worker_id)
+            self._actors[spec.worker_id] = left
+            return
         if left is not None:
             self._end(spec.worker_id, left)
         options = {
@@ -119,6 +123,7 @@ class RayCluster:
             "max_task_retries": 0,
             "num_cpus": spec.num_cpus,
             "num_gpus": spec.num_gpus,
+            "resources": dict(spec.resources),
             "runtime_env": {"env_vars": dict(spec.environment)},
         }
         try:
@@ -215,6 +220,13 @@ class _Actor:
         except ray.exceptions.RayError:
             return False
         return True
+
+    def fingerprint(self) -> str:
+        """Of what it was told; empty where it does not say so within a second, or is leaving."""
+        try:
+            return str(ray.get(self.handle.fingerprint.remote(), timeout=_ANSWER_S))
+        except (ray.exceptions.RayError, AttributeError):  # an older worker has no such method
+            return ""
 
     def look(self) -> Placed:
         """The answer to the last question, without waiting for the next."""

@@ -15,6 +15,14 @@ from services.cluster.process_part import ProcessPart
 
 SERVICE = "stemcache.v1.InferenceService"
 _PROBE_TIMEOUT_S = 0.5
+_NOT_INHERITED = (
+    "STEMCACHE_MASTER_KEY",
+    "STEMCACHE_REDIS_URL_FILE",
+    "STEMCACHE_CONTROL_REDIS_URL_FILE",
+    "STEMCACHE_TLS_",  # of the command line's own calls; a whole system on one machine is plain
+    "STEMCACHE_PUBLIC_TLS_",
+    "STEMCACHE_HEALTH_LISTEN",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +44,7 @@ class RouterPlan:
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """Environment of the process; what `inherited` says about limits stays."""
         return {
-            **{name: value for name, value in inherited.items() if not name.startswith("STEMCACHE_MASTER_KEY")},
+            **{name: value for name, value in inherited.items() if not name.startswith(_NOT_INHERITED)},
             **self.master_key,
             "STEMCACHE_REDIS_URL": self.redis_url,
             "STEMCACHE_CONTROL_REDIS_URL": self.control_redis_url,

@@ -7,7 +7,7 @@ or that Ray gave up, counts as failed here, and is then placed anew by the super
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Protocol
 
@@ -33,6 +33,10 @@ class WorkerSpec:
     """Set in the actor's process before it starts."""
     num_cpus: float
     num_gpus: float
+    resources: Mapping[str, float] = field(default_factory=dict)
+    """Others that Ray counts, by name."""
+    fingerprint: str = ""
+    """Of the arguments; a worker that runs already under the same one is taken over. Empty: it is started anew."""
 
 
 class PlacedState(StrEnum):

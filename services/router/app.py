@@ -29,6 +29,7 @@ from cache_store.redis_quotas import RedisQuotas
 from cache_store.redis_registry import RedisRegistryReader
 from cache_store.redis_replica import ReplicaIndexReader, ReplicaStats
 from cache_store.redis_session import RedisSession
+from cache_store.tls_files import TlsFiles
 from services.admin.adapter_servicer import AdapterServicer
 from services.admin.cluster_servicer import ClusterServicer
 from services.admin.tenant_servicer import TenantServicer
@@ -58,7 +59,7 @@ from services.router.records import RequestRecords
 from services.router.registry_view import RegistryView
 from services.router.request_table import RequestTable
 from services.router.results import KeptResults, ResultBounds
-from services.router.servers import admin_server, public_server
+from services.router.servers import admin_server, health_server, public_server
 from services.router.servicer import InferenceServicer
 from services.router.speculations import Speculations
 from services.router.statuses import status_name
@@ -76,9 +77,13 @@ from services.tenants.redis_connect import control_store
 from services.tenants.redis_store import ControlStore
 from services.tenants.snapshot import SnapshotFile
 from services.tenants.sync import DirectorySync
+from services.tls import server_credentials
 
 STOP_GRACE_S = 2.0
 """For the last messages of calls that have ended, and for streams of the health service."""
+
+GOODBYE_AFTER_S = 1.0
+"""From the start of a drain on, for probes and balancers to see it by the health service first."""
 
 EXPIRE_S = 5.0
 
@@ -105,12 +110,21 @@ class _Parts:
     readiness: Readiness
     public: grpc.aio.Server
     admin: grpc.aio.Server
+    probe: grpc.aio.Server
+    """Of who asks for health only and speaks no TLS."""
 
 
 class Router:
     """A running router. Made by `running_router`."""
 
-    def __init__(self, parts: _Parts, address: Address, admin_address: Address, drain_s: float) -> None:
+    def __init__(
+        self,
+        parts: _Parts,
+        address: Address,
+        admin_address: Address,
+        health_address: Address | None,
+        drain_s: float,
+    ) -> None:
         self._parts = parts
         self._drain_s = drain_s
         self._stop = asyncio.Event()
@@ -118,6 +132,8 @@ class Router:
         """Where tenants call."""
         self.admin_address = admin_address
         """Where the operator calls."""
+        self.health_address = health_address
+        """Where probes ask; None without such a port."""
 
     @property
     def table(self) -> RequestTable:
@@ -166,15 +182,22 @@ class Router:
             await asyncio.sleep(EXPIRE_S)
             self._parts.results.expire()
 
+    async def _say_goodbye(self) -> None:
+        """Has callers connect elsewhere, whose next calls would else be refused for as long as others' streams run."""
+        await asyncio.sleep(GOODBYE_AFTER_S)
+        await self._parts.public.stop(self._drain_s + STOP_GRACE_S)
+
     async def _end(self) -> None:
         parts = self._parts
         _log.info("router.draining", running_requests=parts.table.num_running)
         parts.readiness.drain()
+        farewell = asyncio.create_task(self._say_goodbye(), name="goodbye")
         await parts.generations.drain(self._drain_s)
         if parts.table.num_running:
             _log.warning("router.drain_deadline", running_requests=parts.table.num_running)
         await parts.table.close()
         await parts.meter.finish()
+        farewell.cancel()
         await asyncio.gather(parts.public.stop(STOP_GRACE_S), parts.admin.stop(STOP_GRACE_S))
         _log.info("router.stopped")
 
@@ -190,12 +213,17 @@ async def running_router(settings: RouterSettings, clock: Clock) -> AsyncIterato
         parts = await _build(settings, clock, stack)
         stack.push_async_callback(parts.public.stop, 0)
         stack.push_async_callback(parts.admin.stop, 0)
-        address = _bind(parts.public, settings.listen)
-        admin_address = _bind(parts.admin, settings.admin_listen)
+        address = _bind(parts.public, settings.listen, settings.public_tls)
+        admin_address = _bind(parts.admin, settings.admin_listen, settings.tls)
+        health_address: Address | None = None
+        if settings.health_listen is not None:
+            stack.push_async_callback(parts.probe.stop, 0)
+            health_address = _bind(parts.probe, settings.health_listen, None)
+            await parts.probe.start()
         await parts.public.start()
         await parts.admin.start()
         _log.info("router.listening", address=address, admin_address=admin_address)
-        yield Router(parts, address, admin_address, settings.limits.drain_s)
+        yield Router(parts, address, admin_address, health_address, settings.limits.drain_s)
 
 
 async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) -> _Parts:
@@ -206,7 +234,7 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     directory = TenantDirectory(clock)
     sync = await _synced(store, directory, SnapshotFile(settings.data_dir / "router-control.json", master), clock)
     control_session, session = (_session(url, stack) for url in (settings.control_redis_url, settings.redis_url))
-    pool = WorkerPool()
+    pool = WorkerPool(settings.tls)
     stack.push_async_callback(pool.close)
     view = RegistryView(RedisRegistryReader(session), clock, tokenizers.digests(), pool.lose)
     departures = Departures(clock)
@@ -219,9 +247,8 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     calls = Concurrency("concurrent calls", limits.max_calls, limits.max_calls_per_tenant)
     results = KeptResults(clock, ResultBounds())
     table = RequestTable(clock, places, results)
-    records = RequestRecords()
+    records, router_id = RequestRecords(), uuid.uuid4().hex
     dispatcher = Dispatcher(pool, view, tokenizers, cluster_key(master), clock, random.SystemRandom(), speculations)
-    router_id = uuid.uuid4().hex
     shared = ClusterLimits(RedisLimitStore(session), RouterId(router_id), clock)
     generations = Generations(planner, dispatcher, table, records, shared, status_name, limits.max_request_s, clock)
     admin_token = _admin_token(settings)
@@ -250,6 +277,7 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
         meter=meter,
         readiness=readiness,
         public=public_server(servicer, cache, UsageServicer(directory, usage), Gate(directory, calls), health, limits),
+        probe=health_server(health),
         admin=admin_server(
             TenantServicer(store, sync, purges),
             _cluster_servicer(directory, view, records, condition, pool, cluster_key(master)),
@@ -305,9 +333,13 @@ def _admin_token(settings: RouterSettings) -> str:
         raise PreconditionError(f"the admin token file {settings.admin_token_file} cannot be read: {error}") from error
 
 
-def _bind(server: grpc.aio.Server, address: Address) -> Address:
+def _bind(server: grpc.aio.Server, address: Address, tls: TlsFiles | None) -> Address:
     try:
-        port = server.add_insecure_port(address)
+        port = (
+            server.add_insecure_port(address)
+            if tls is None
+            else server.add_secure_port(address, server_credentials(tls))
+        )
     except RuntimeError as error:
         raise PreconditionError(f"the router cannot listen on {address}; free the port or name another") from error
     return Address(f"{address.rpartition(':')[0]}:{port}")

@@ -1,4 +1,4 @@
-"""The two gRPC servers of a router: for tenants and for the operator. Knows what each port offers and its bounds."""
+"""The gRPC servers of a router: for tenants, the operator and probes. Knows what each port offers and its bounds."""
 
 from __future__ import annotations
 
@@ -23,6 +23,8 @@ from services.router.usage_servicer import UsageServicer
 from services.settings import RouterLimits
 
 _ADMIN_MESSAGE_BYTES = 64 << 20
+_HEALTH_MESSAGE_BYTES = 4 << 10
+_HEALTH_CALLS = 64
 _CALLS_IN_REFUSAL = 1_024
 """Calls beyond what may run: on their way to a refusal, and those of health and reflection."""
 
@@ -70,6 +72,13 @@ def admin_server(
     admin_usage_pb2_grpc.add_UsageServiceServicer_to_server(usage, server)
     health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
     reflection.enable_server_reflection((*_ADMIN_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    return server
+
+
+def health_server(health_servicer: Health) -> grpc.aio.Server:
+    """For probes, which speak no TLS and have no key: health and nothing else."""
+    server = grpc.aio.server(options=_options(_HEALTH_MESSAGE_BYTES), maximum_concurrent_rpcs=_HEALTH_CALLS)
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
     return server
 
 

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import grpc
+import structlog
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.message import Message
 from google.rpc.error_details_pb2 import BadRequest, QuotaFailure, RetryInfo
@@ -31,10 +32,17 @@ from cache_store.errors import (
 )
 from cache_store.index import Incarnation
 from cache_store.registry import RENEW_S, WorkerRecord
+from cache_store.tls_files import Component, TlsFiles
 from cache_store.tokens import PackedTokens
 from cache_store.usage import CachedTokens
 from services.router.generation import FinishReason
 from services.router.statuses import DETAILS_KEY
+from services.tls import component_trust, name_option
+
+_log = structlog.get_logger()
+
+_TLS_REFUSALS = ("handshake failed", "Verification Check failed", "CERTIFICATE", "tls")
+"""In gRPC's words for a connection whose other side shows no certificate that fits."""
 
 _OPTIONS = (
     ("grpc.max_receive_message_length", 4 << 20),
@@ -109,8 +117,8 @@ class _Call(Protocol):
 class _Connection:
     """Channel to one incarnation and the calls that run on it."""
 
-    def __init__(self, address: str) -> None:
-        self.channel = grpc.aio.insecure_channel(address, options=_OPTIONS)
+    def __init__(self, address: str, tls: TlsFiles | None) -> None:
+        self.channel = _channel(address, tls)
         self.stub = worker_pb2_grpc.WorkerServiceStub(self.channel)
         self.calls: dict[_Call, None] = {}
         """In the order in which they began."""
@@ -182,7 +190,9 @@ class _Question(Generic[_Answer]):
 class WorkerPool:
     """Channels to all workers of a router."""
 
-    def __init__(self) -> None:
+    def __init__(self, tls: TlsFiles | None = None) -> None:
+        """`tls`: what this router shows to workers; None where they speak none."""
+        self._tls = tls
         self._connections: dict[Incarnation, _Connection] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -226,7 +236,7 @@ class WorkerPool:
     def _connect(self, worker: WorkerRecord) -> _Connection:
         connection = self._connections.get(worker.incarnation)
         if connection is None:
-            connection = self._connections[worker.incarnation] = _Connection(worker.address)
+            connection = self._connections[worker.incarnation] = _Connection(worker.address, self._tls)
         return connection
 
 
@@ -274,6 +284,8 @@ def _from_worker(error: grpc.aio.AioRpcError) -> StemcacheError:
     details = _details(error)
     if code is grpc.StatusCode.UNAVAILABLE and (retry := _detail(details, RetryInfo())) is not None:
         return UnavailableError(message, retry.retry_delay.ToMilliseconds() / 1000)
+    if any(words in message for words in _TLS_REFUSALS):  # else it would look like a worker that is away, for ever
+        _log.error("worker.tls_refused", reason=message)
     if code in _LOST:
         return WorkerLostError("the worker is gone")
     if code is grpc.StatusCode.INVALID_ARGUMENT:
@@ -290,6 +302,13 @@ def _from_worker(error: grpc.aio.AioRpcError) -> StemcacheError:
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED:
         return UnavailableError("the worker has no room for the request now", RENEW_S)
     return ComputationError(f"the worker failed with {code.name}")
+
+
+def _channel(address: str, tls: TlsFiles | None) -> grpc.aio.Channel:
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options=_OPTIONS)
+    options = (*_OPTIONS, name_option(Component.WORKER))
+    return grpc.aio.secure_channel(address, component_trust(tls).credentials(), options=options)
 
 
 def _details(error: grpc.aio.AioRpcError) -> Sequence[AnyMessage]:

@@ -20,12 +20,12 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cache_store.domain import SECRET_BYTES, TenantId
 from cache_store.encoding import encode
 from cache_store.errors import CorruptDataError, InvalidRequestError
+from services.private_files import is_private
 
 MASTER_KEY_BYTES = 32
 WRAP_VERSION = 1
 _NONCE_BYTES = 12
 _TEXT = re.compile(r"[0-9a-fA-F]{64}", re.ASCII)
-_OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,7 +111,7 @@ def from_file(path: Path) -> MasterKey:
         raise InvalidRequestError(
             "master_key_file", f"the master key file {path} cannot be read: {error.strerror}; name a readable file"
         ) from error
-    if status.st_mode & _OTHERS:
+    if not is_private(status):
         raise InvalidRequestError(
             "master_key_file",
             f"the master key file {path} is open to others (mode {stat.S_IMODE(status.st_mode):04o}); "

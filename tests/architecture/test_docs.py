@@ -19,7 +19,7 @@ import pytest
 from services.cli.main import build_parser
 from tests.architecture.test_imports import PACKAGES, ROOT
 
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "THREAT_MODEL.md", "CHANGELOG.md")
+DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "THREAT_MODEL.md", "CHANGELOG.md", "infra/RUNBOOK.md")
 SOURCE_SUFFIXES = (".py", ".lua", ".cpp", ".h")
 SHELLS = ("", "sh", "bash", "shell", "console")
 
@@ -203,8 +203,9 @@ def test_every_make_target_is_explained() -> None:
     assert sorted(makefile_targets() - targets(read("CONTRIBUTING.md"))) == []
 
 
-def test_every_command_line_of_the_readme_is_one(capsys: pytest.CaptureFixture[str]) -> None:
-    wrong = [arguments for arguments in calls(read("README.md"), "stemcache") if exit_status(arguments)]
+@pytest.mark.parametrize("document", ["README.md", "infra/RUNBOOK.md"])
+def test_every_command_line_is_one(document: str, capsys: pytest.CaptureFixture[str]) -> None:
+    wrong = [arguments for arguments in calls(read(document), "stemcache") if exit_status(arguments)]
     assert wrong == [], capsys.readouterr().err
 
 

@@ -117,6 +117,25 @@ def test_a_worker_of_the_same_id_is_replaced(cluster: RayCluster, valkey: Embedd
     cluster.stop("worker-twice", 1.0)
 
 
+def test_a_worker_that_runs_already_as_it_would_be_started_is_taken_over(
+    cluster: RayCluster, valkey: EmbeddedValkey
+) -> None:
+    """With all that it has cached; one that was told something else is not."""
+    config = digest_config("worker-kept", valkey.urls.worker)
+    marked = replace(spec(config), fingerprint=config.fingerprint())
+    cluster.create(marked)
+    first = until_ready(cluster, "worker-kept")
+    cold, output = execute(first)
+    cluster.create(marked)
+    kept = until_ready(cluster, "worker-kept")
+    assert kept.incarnation == first.incarnation
+    assert (cold, execute(kept)) == (0, (96, output))
+    other = replace(config, token_budget=256)
+    cluster.create(replace(spec(other), fingerprint=other.fingerprint()))
+    assert until_ready(cluster, "worker-kept", first.incarnation).incarnation != first.incarnation
+    cluster.stop("worker-kept", 1.0)
+
+
 REMOTE = """
 import sys, time
 from services.cluster.ray_cluster import RayCluster

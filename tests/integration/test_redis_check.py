@@ -6,6 +6,8 @@ import pytest
 import redis
 
 from cache_store.redis_keys import SCHEMA_KEY
+from services.cluster.cluster_checks import Places, check_cluster
+from services.cluster.findings import Level
 from services.cluster.redis_check import RedisFinding, Severity, check_redis, judge_server
 from services.cluster.redis_roles import RedisRole
 from services.cluster.valkey import EmbeddedValkey
@@ -125,3 +127,14 @@ def test_each_fault_of_a_server_is_told(fault: dict[str, object], severity: Seve
 def test_an_old_redis_is_told(version: str | None) -> None:
     info = {name: value for name, value in WELL.items() if name != "valkey_version"} | {"redis_version": version}
     assert f"Redis {version}" in only(list(judge_server(info))).problem
+
+
+def test_a_cluster_is_checked_by_the_urls_of_its_roles(valkey: EmbeddedValkey) -> None:
+    """Rights of each role, and an empty registry."""
+    urls = {role: valkey.urls.of(role) for role in RedisRole}
+    findings = list(check_cluster(Places(urls)))
+    by_check = {each.check: each for each in findings}
+    assert [by_check[f"redis as {role}"].level for role in RedisRole] == [Level.OK] * 3
+    assert "no worker is in the registry" in by_check["workers"].found
+    swapped = {RedisRole.WORKER: valkey.urls.router}
+    assert any("may not run" in each.found for each in check_cluster(Places(swapped)))

@@ -20,6 +20,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from stemcache.v1 import inference_pb2 as pb
 
+from cache_store.clock import SystemClock
+from services.client import AsyncStemcacheClient, GenerationRequest, Sampling, Tokens
 from services.cluster.redis_roles import RoleUrls
 from services.cluster.valkey import EmbeddedValkey
 from services.router.readiness import SERVICE
@@ -33,6 +35,7 @@ from tests.support.router_host import (
     eventually_async,
     operator_store,
     router_settings,
+    running,
     running_cluster,
     running_workers_of,
     tokens_request,
@@ -121,6 +124,33 @@ async def test_sigterm_drains_and_ends_with_0(urls: RoleUrls, tmp_path: Path) ->
                 events.append(event)
             assert events[-1].finished.usage.completion_tokens == 100
         assert await asyncio.wait_for(process.wait(), 20.0) == 0
+
+
+async def test_callers_of_a_draining_router_go_to_the_next_one(urls: RoleUrls, tmp_path: Path) -> None:
+    """While one stream holds the drain up, a client that is connected has its further calls served elsewhere."""
+    async with running_cluster(urls, tmp_path / "one", ({"digest_step_s": 0.05},), drain_s=20.0) as leaving:
+        settings = router_settings(urls, tmp_path / "two")
+        async with running(settings, SystemClock()) as staying:
+            await eventually_async(lambda: serves(staying.address))
+            addresses = f"{leaving.router.address},{staying.address}"
+            long = leaving.acme.stream(tokens_request(PROMPT, max_tokens=160))
+            await long.read()
+            async with AsyncStemcacheClient(addresses, leaving.acme.key) as client:
+                request = GenerationRequest(Tokens(tuple(PROMPT)), Sampling(max_tokens=2, ignore_eos=True))
+                await client.generate(request)
+                leaving.router.stop()
+                for _ in range(4):
+                    assert (await client.generate(request)).usage.completion_tokens == 2
+                    await asyncio.sleep(0.5)
+                assert leaving.router.table.num_running == 1, "the stream ended before it could hold anything up"
+            await read_all(long)
+
+
+async def serves(address: str) -> bool:
+    async with grpc.aio.insecure_channel(address) as channel:
+        request = health_pb2.HealthCheckRequest(service=SERVICE)
+        response = await health_pb2_grpc.HealthStub(channel).Check(request, timeout=5.0)
+    return bool(response.status == STATES.SERVING)
 
 
 async def until(watch: Any, status: int) -> None:

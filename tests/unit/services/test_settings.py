@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from cache_store.errors import InvalidRequestError
+from cache_store.tls_files import Component, TlsFiles
+from services.certs.folder import CertificateFolder, Step
 from services.settings import RouterLimits, RouterSettings
 
 
@@ -54,6 +57,8 @@ def test_secrets_are_not_shown(environ: dict[str, str]) -> None:
         ("STEMCACHE_MAX_REQUESTS", "many"),
         ("STEMCACHE_DRAIN_S", "-1"),
         ("STEMCACHE_DRAIN_S", "nan"),
+        ("STEMCACHE_HEALTH_LISTEN", "7422"),
+        ("STEMCACHE_CONTROL_REDIS_URL_FILE", "/nowhere/at/all"),
     ],
 )
 def test_a_bad_value_is_refused_by_its_name(environ: dict[str, str], name: str, value: str) -> None:
@@ -72,3 +77,26 @@ def test_the_master_key_comes_from_exactly_one_place(environ: dict[str, str], bo
 @pytest.mark.parametrize("address", ["127.0.0.1:0", "[::1]:7420", "localhost:65535"])
 def test_addresses(environ: dict[str, str], address: str) -> None:
     assert RouterSettings.from_environ(environ | {"STEMCACHE_LISTEN": address}).listen == address
+
+
+def test_certificates_are_given_together(environ: dict[str, str], tmp_path: Path) -> None:
+    folder = CertificateFolder(tmp_path / "certs")
+    folder.write({}, timedelta(days=1), Step.KEEP)
+    files = folder.files(Component.ROUTER)
+    environ["STEMCACHE_PUBLIC_TLS_CERT_FILE"] = environ["STEMCACHE_TLS_CERT_FILE"] = str(files.certificate)
+    environ["STEMCACHE_PUBLIC_TLS_KEY_FILE"] = environ["STEMCACHE_TLS_KEY_FILE"] = str(files.key)
+    with pytest.raises(InvalidRequestError, match="STEMCACHE_TLS_CA_FILE is not set"):
+        RouterSettings.from_environ(environ)
+    environ["STEMCACHE_TLS_CA_FILE"] = str(files.authority)
+    settings = RouterSettings.from_environ(environ)
+    assert settings.tls == files
+    assert settings.public_tls == TlsFiles(files.certificate, files.key, None)
+
+
+def test_a_redis_url_may_stand_in_a_file(environ: dict[str, str], tmp_path: Path) -> None:
+    (tmp_path / "url").write_text("rediss://operator:pw@h:1/0\n")
+    environ["STEMCACHE_CONTROL_REDIS_URL_FILE"] = str(tmp_path / "url")
+    assert RouterSettings.from_environ(environ).control_redis_url == "rediss://operator:pw@h:1/0"
+    environ["STEMCACHE_CONTROL_REDIS_URL"] = "redis://h:1"
+    with pytest.raises(InvalidRequestError, match="both set"):
+        RouterSettings.from_environ(environ)

@@ -91,3 +91,15 @@ def test_threads_of_native_code_are_set_on_purpose() -> None:
         "MKL_NUM_THREADS": "3",
         "OMP_WAIT_POLICY": "PASSIVE",
     }
+
+
+def test_a_fingerprint_differs_where_anything_does_and_tells_no_secret() -> None:
+    config = digest_config(redis_url="redis://worker:pw@h:1/0")
+    assert config.fingerprint() == digest_config(redis_url="redis://worker:pw@h:1/0").fingerprint()
+    others = [
+        digest_config(redis_url="redis://worker:other@h:1/0"),
+        digest_config(redis_url="redis://worker:pw@h:1/0", cluster_key=b"o" * 32),
+        digest_config(redis_url="redis://worker:pw@h:1/0", max_waiting=7),
+    ]
+    assert len({config.fingerprint(), *(each.fingerprint() for each in others)}) == 4
+    assert "pw" not in config.fingerprint()

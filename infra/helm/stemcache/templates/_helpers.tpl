@@ -1,0 +1,108 @@
+{{- define "stemcache.name" -}}
+{{- .Release.Name | trunc 40 | trimSuffix "-" -}}
+{{- end -}}
+
+{{- define "stemcache.labels" -}}
+app.kubernetes.io/name: stemcache
+app.kubernetes.io/instance: {{ .Release.Name }}
+app.kubernetes.io/version: {{ .Chart.AppVersion | quote }}
+app.kubernetes.io/managed-by: {{ .Release.Service }}
+helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version }}
+{{- end -}}
+
+{{/* Labels that select pods of one component: (list root component) */}}
+{{- define "stemcache.selector" -}}
+app.kubernetes.io/name: stemcache
+app.kubernetes.io/instance: {{ (index . 0).Release.Name }}
+app.kubernetes.io/component: {{ index . 1 }}
+{{- end -}}
+
+{{- define "stemcache.image" -}}
+{{ .Values.image.repository }}:{{ .Values.image.tag | default (printf "%s-cpu" .Chart.AppVersion) }}
+{{- end -}}
+
+{{- define "stemcache.workerImage" -}}
+{{- if .Values.workers.gpus -}}
+{{ .Values.image.repository }}:{{ .Values.image.cudaTag | default (printf "%s-cuda" .Chart.AppVersion) }}
+{{- else -}}
+{{ include "stemcache.image" . }}
+{{- end -}}
+{{- end -}}
+
+{{- define "stemcache.keysSecret" -}}
+{{ if eq .Values.secrets.mode "existing" }}{{ .Values.secrets.keys }}{{ else }}{{ include "stemcache.name" . }}-keys{{ end }}
+{{- end -}}
+
+{{- define "stemcache.redisSecret" -}}
+{{ if eq .Values.secrets.mode "existing" }}{{ .Values.secrets.redis }}{{ else }}{{ include "stemcache.name" . }}-redis-users{{ end }}
+{{- end -}}
+
+{{- define "stemcache.raySecret" -}}
+{{ if eq .Values.secrets.mode "existing" }}{{ .Values.secrets.ray }}{{ else }}{{ include "stemcache.name" . }}-ray-token{{ end }}
+{{- end -}}
+
+{{/* Secret with a component's certificate: (list root component) */}}
+{{- define "stemcache.tlsSecret" -}}
+{{ include "stemcache.name" (index . 0) }}-tls-{{ index . 1 }}
+{{- end -}}
+
+{{- define "stemcache.redisHost" -}}
+{{ if eq .Values.redis.mode "existing" }}{{ required "redis.host: name the server, since redis.mode is existing" .Values.redis.host }}{{ else }}{{ include "stemcache.name" . }}-redis{{ end }}
+{{- end -}}
+
+{{- define "stemcache.podSecurity" -}}
+runAsNonRoot: true
+runAsUser: 10001
+runAsGroup: 10001
+fsGroup: 10001
+fsGroupChangePolicy: OnRootMismatch
+seccompProfile: {type: RuntimeDefault}
+{{- end -}}
+
+{{- define "stemcache.containerSecurity" -}}
+allowPrivilegeEscalation: false
+readOnlyRootFilesystem: true
+capabilities: {drop: [ALL]}
+{{- end -}}
+
+{{/* Variables of Ray for every process that talks to it */}}
+{{- define "stemcache.rayEnvironment" -}}
+- {name: RAY_AUTH_MODE, value: token}
+- {name: RAY_AUTH_TOKEN_PATH, value: /run/secrets/ray/auth_token}
+- {name: RAY_USAGE_STATS_ENABLED, value: "0"}
+- {name: RAY_gcs_rpc_server_reconnect_timeout_s, value: "600"}
+- {name: RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO, value: "0"}
+- {name: HOME, value: /tmp}
+{{- end -}}
+
+{{- define "stemcache.tlsEnvironment" -}}
+{{- if .Values.tls.enabled }}
+- {name: STEMCACHE_TLS_CERT_FILE, value: /run/stemcache/tls/tls.crt}
+- {name: STEMCACHE_TLS_KEY_FILE, value: /run/stemcache/tls/tls.key}
+- {name: STEMCACHE_TLS_CA_FILE, value: /run/stemcache/tls/ca.crt}
+{{- end }}
+{{- end -}}
+
+{{- define "stemcache.spread" -}}
+{{- range $key := list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
+- maxSkew: 1
+  topologyKey: {{ $key }}
+  whenUnsatisfiable: ScheduleAnyway
+  labelSelector:
+    matchLabels: {{- include "stemcache.selector" $ | nindent 6 }}
+{{- end }}
+{{- end -}}
+
+{{/* Rule of a network policy that lets a pod reach Redis */}}
+{{- define "stemcache.redisEgress" -}}
+{{- if eq .Values.redis.mode "bundled" }}
+- to:
+    - podSelector:
+        matchLabels: {{- include "stemcache.selector" (list . "redis") | nindent 10 }}
+  ports: [{port: {{ .Values.redis.port }}}]
+{{- else }}
+- to:
+    - ipBlock: {cidr: {{ required "networkPolicy.redisCidr: name the addresses of the server, since redis.mode is existing" .Values.networkPolicy.redisCidr }}}
+  ports: [{port: {{ .Values.redis.port }}}]
+{{- end }}
+{{- end -}}

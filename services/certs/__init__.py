@@ -1,0 +1,1 @@
+"""Certificates for tests and small set-ups."""

@@ -1,0 +1,198 @@
+"""The Helm chart without a cluster: what it renders is what the programs understand, and wrong values are refused."""
+
+from __future__ import annotations
+
+import copy
+import json
+from typing import Any
+
+import helm_python
+import pytest
+
+from services.cluster.redis_roles import RedisRole, acl_rules
+from tests.support.chart import CHART, SMALL, lint_chart, of_kind, pods, variables
+from tests.support.told_processes import understood
+
+EXAMPLES = lint_chart().examples()
+
+
+@pytest.fixture(scope="module")
+def rendered() -> dict[str, list[dict[str, Any]]]:
+    return {name: lint_chart().render(values) for name, values in EXAMPLES.items()}
+
+
+def leaves(schema: dict[str, Any], path: tuple[str, ...] = ()) -> list[tuple[tuple[str, ...], dict[str, Any]]]:
+    found = []
+    for name, each in schema.get("properties", {}).items():
+        found.append(((*path, name), each))
+        found += leaves(each, (*path, name))
+    return found
+
+
+SCHEMA = json.loads((CHART / "values.schema.json").read_text())
+
+
+def test_the_least_that_has_to_be_given_is_enough() -> None:
+    assert of_kind(lint_chart().render(SMALL), "Deployment")
+
+
+def test_every_value_is_explained() -> None:
+    unexplained = [path for path, each in leaves(SCHEMA) if len(path) < 4 and "description" not in each]
+    assert [path for path in unexplained if path[-1] != "name"] == []
+
+
+def test_every_default_has_its_schema() -> None:
+    known = {path for path, _ in leaves(SCHEMA)}
+    defaults = helm_python.Chart.load(str(CHART)).values
+
+    def walk(values: dict[str, Any], path: tuple[str, ...]) -> None:
+        for name, value in values.items():
+            assert (*path, name) in known or path[-1:] in (("requests",), ("limits",)), (*path, name)
+            if isinstance(value, dict):
+                walk(value, (*path, name))
+
+    walk(defaults, ())
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"routers": {"replica": 3}}, "replica"),
+        ({"routers": {"replicas": 0}}, "/routers/replicas"),
+        ({"routers": {"replicas": "two"}}, "/routers/replicas"),
+        ({"routers": {"service": {"type": "Ingress"}}}, "/routers/service/type"),
+        ({"workers": {"kvCache": "much"}}, "/workers/kvCache"),
+        ({"workers": {"gpus": 2}}, "/workers/gpus"),
+        ({"model": {"name": "two words"}}, "/model/name"),
+        ({"model": {"runner": "paged"}}, "/model/folder"),
+        ({"redis": {"mode": "existing"}}, "/redis/host"),
+        ({"secrets": {"mode": "existing"}}, "/secrets/keys"),
+        ({"tls": {"enabled": "yes"}}, "/tls/enabled"),
+        ({"networkPolicy": {"redisCidr": "10.0.0.1"}}, "/networkPolicy/redisCidr"),
+        ({"keda": {"prometheus": "prometheus:9090"}}, "/keda/prometheus"),
+        ({"router": {}}, "router"),
+    ],
+)
+def test_a_wrong_value_is_refused_by_its_name(values: dict[str, Any], name: str) -> None:
+    merged: dict[str, Any] = copy.deepcopy(SMALL)
+    for section, each in values.items():
+        merged[section] = {**merged.get(section, {}), **each}
+    with pytest.raises(helm_python.HelmValuesError, match=name):
+        lint_chart().render(merged)
+
+
+@pytest.mark.parametrize(("kind", "path"), [("Deployment", "spec"), ("RayCluster", "spec"), ("NetworkPolicy", "spec")])
+def test_a_field_that_does_not_exist_is_found(rendered: dict[str, list[dict[str, Any]]], kind: str, path: str) -> None:
+    document = copy.deepcopy(next(iter(of_kind(rendered["cpu-test.yaml"], kind).values())))
+    document[path]["replicsa"] = 1
+    assert any("replicsa" in fault for fault in lint_chart().faults(document))
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_the_programs_understand_what_they_are_told(
+    rendered: dict[str, list[dict[str, Any]]], example: str, tmp_path: Any
+) -> None:
+    told = 0
+    for component, pod in pods(rendered[example]):
+        for container in pod["containers"]:
+            if command := [*container.get("command", []), *container.get("args", [])]:
+                understood(command, variables(container), tmp_path / component)
+                told += 1
+    assert told >= 2
+    for cluster in of_kind(rendered[example], "RayCluster").values():
+        for group in (cluster["spec"]["headGroupSpec"], *cluster["spec"]["workerGroupSpecs"]):
+            flags = [f"--{name}={value}".replace("='{", "={").removesuffix("'") for name, value in _flags(group)]
+            understood(["ray", "start", *flags], {}, tmp_path / "ray")
+
+
+def _flags(group: dict[str, Any]) -> list[tuple[str, str]]:
+    """KubeRay writes `--name` alone where the value is true."""
+    params = group["rayStartParams"]
+    return [(name, value) for name, value in params.items() if value != "true"]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_containers_have_no_rights_and_a_root_that_they_cannot_write_to(
+    rendered: dict[str, list[dict[str, Any]]], example: str
+) -> None:
+    for component, pod in pods(rendered[example]):
+        assert pod["securityContext"]["runAsNonRoot"] is True, component
+        for container in pod["containers"]:
+            security = container["securityContext"]
+            assert security["readOnlyRootFilesystem"] is True, component
+            assert security["allowPrivilegeEscalation"] is False, component
+            assert security["capabilities"] == {"drop": ["ALL"]}, component
+        for volume in pod.get("volumes", []):
+            if "secret" in volume:
+                assert volume["secret"]["defaultMode"] == 0o440, (component, volume["name"])
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_ports_that_are_named_are_there(rendered: dict[str, list[dict[str, Any]]], example: str) -> None:
+    documents = rendered[example]
+    names = {
+        component: {port["name"]: port["containerPort"] for each in pod["containers"] for port in each.get("ports", [])}
+        for component, pod in pods(documents)
+    }
+    for service in of_kind(documents, "Service").values():
+        component = service["spec"]["selector"]["app.kubernetes.io/component"]
+        for port in service["spec"]["ports"]:
+            assert names[component][port["targetPort"]] == port["port"]
+    for component, pod in pods(documents):
+        for container in pod["containers"]:
+            for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+                found = container.get(probe, {}).get("grpc")
+                assert found is None or found["port"] == names[component]["health"]
+
+
+def test_tenants_reach_routers_and_nothing_else(rendered: dict[str, list[dict[str, Any]]]) -> None:
+    for example, documents in rendered.items():
+        policies = of_kind(documents, "NetworkPolicy")
+        assert policies["sc-deny"]["spec"]["policyTypes"] == ["Ingress", "Egress"]
+        assert "ingress" not in policies["sc-deny"]["spec"]
+        tenants = EXAMPLES[example]["networkPolicy"]["tenants"]
+        for name, policy in policies.items():
+            for rule in policy["spec"].get("ingress", []):
+                if any(peer in tenants for peer in rule["from"]):
+                    assert (name, rule["ports"]) == ("sc-router", [{"port": 7420}])
+                assert rule["from"], f"{name} lets everybody in"
+
+
+def test_redis_users_have_the_rights_of_their_roles() -> None:
+    for role in RedisRole:
+        assert (CHART / "files" / f"{role}.acl").read_text().strip() == acl_rules(role)
+
+
+def test_secrets_stand_in_secrets_only(rendered: dict[str, list[dict[str, Any]]]) -> None:
+    import base64
+
+    documents = rendered["cpu-test.yaml"]
+    values = {
+        base64.b64decode(value).decode()
+        for secret in of_kind(documents, "Secret").values()
+        for name, value in secret["data"].items()
+        if name not in ("tls.crt", "ca.crt", "users.acl")
+    }
+    others = json.dumps([each for each in documents if each["kind"] != "Secret"])
+    assert len(values) > 8
+    assert [value for value in values if value in others] == []
+
+
+def test_generated_secrets_fit(rendered: dict[str, list[dict[str, Any]]], tmp_path: Any) -> None:
+    """The master key is one, each role's URL has a password whose hash the list of users has."""
+    import base64
+    import hashlib
+    from urllib.parse import urlsplit
+
+    from services.tenants.master_key import from_value
+
+    secrets = of_kind(rendered["cpu-test.yaml"], "Secret")
+    decoded = {
+        name: base64.b64decode(value).decode() for each in secrets.values() for name, value in each["data"].items()
+    }
+    from_value(decoded["master-key"])
+    for role in RedisRole:
+        parts = urlsplit(decoded[f"redis-url-{role}"])
+        assert parts.username == role
+        assert f"#{hashlib.sha256((parts.password or '').encode()).hexdigest()}" in decoded["users.acl"]
+        assert acl_rules(role) in decoded["users.acl"]
