@@ -20,6 +20,7 @@ from tests.support.containers import NOT_HERE, USER, can_run
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.nightly,  # a minute to start, and all ports of three addresses
     pytest.mark.timeout(600),
     pytest.mark.skipif(not can_run(), reason=NOT_HERE),
 ]
@@ -129,7 +130,6 @@ def test_no_secret_is_seen_in_process_lists_or_logs(cluster: ComposeCluster, key
     assert seen == []
 
 
-@pytest.mark.nightly
 def test_a_restart_of_each_part_fails_no_request(cluster: ComposeCluster, keys: dict[str, str]) -> None:
     """One after the other, under load of both tenants: routers, workers, Ray nodes, Valkey."""
     command = ["python", "-m", "tests.support.tenant_load", cluster.routers, "240"]
