@@ -8,7 +8,7 @@ the router, which derives domains, partition and model go by keyed names: a part
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import NewType
 
@@ -88,11 +88,11 @@ class Domain:
     model: ScopeName
     """Through which the domain was reached; not part of the root."""
     tenant_epoch: Epoch
+    tag: DomainTag = field(init=False, compare=False)
+    """Public name of the domain; does not tell the root."""
 
-    @property
-    def tag(self) -> DomainTag:
-        """Public name of the domain; does not tell the root."""
-        return tag_of(self.root)
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "tag", tag_of(self.root))
 
 
 def tag_of(root: bytes) -> DomainTag:

@@ -18,7 +18,19 @@ _HEADER = struct.Struct("<cQ")
 
 def encode(*fields: Field) -> bytes:
     """Encodes `fields`; integers are signed and of any size."""
-    return b"".join(_encode_one(field) for field in fields)
+    parts: list[bytes] = []
+    for field in fields:
+        if isinstance(field, str):
+            kind, payload = b"s", field.encode("utf-8", "surrogatepass")
+        elif isinstance(field, bytes):
+            kind, payload = b"b", field
+        elif field is None:
+            kind, payload = b"n", b""
+        else:
+            kind, payload = b"i", int(field).to_bytes((int(field).bit_length() + 8) // 8, "little", signed=True)
+        parts.append(_HEADER.pack(kind, len(payload)))
+        parts.append(payload)
+    return b"".join(parts)
 
 
 def decode(data: bytes) -> tuple[Field, ...]:
@@ -27,18 +39,6 @@ def decode(data: bytes) -> tuple[Field, ...]:
     if encode(*fields) != data:
         raise CorruptDataError("the encoding is not canonical")
     return fields
-
-
-def _encode_one(field: Field) -> bytes:
-    if field is None:
-        kind, payload = b"n", b""
-    elif isinstance(field, str):
-        kind, payload = b"s", field.encode("utf-8", "surrogatepass")
-    elif isinstance(field, bytes):
-        kind, payload = b"b", field
-    else:
-        kind, payload = b"i", int(field).to_bytes((int(field).bit_length() + 8) // 8, "little", signed=True)
-    return _HEADER.pack(kind, len(payload)) + payload
 
 
 def _decode_all(data: bytes) -> Iterator[Field]:

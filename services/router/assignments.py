@@ -39,6 +39,8 @@ class Assignment:
         self.prefill_tokens = prefill_tokens
         """Still to be computed."""
         self.sent_s = now_s
+        self.is_recent = prefill_tokens > 0
+        """Whether it is counted among those that a report may lack."""
         self._answered_s: float | None = None
 
     def first_token(self, now_s: float) -> None:
@@ -59,8 +61,32 @@ class _AtWorker:
         self.open: set[Assignment] = set()
         self.prefill_tokens = 0
         """Of all that are open."""
-        self.recent: deque[Assignment] = deque()
+        self.sent: deque[Assignment] = deque()
         """By the time when they were sent; those that ended or were prefilled stay until they are old."""
+        self.num_recent = 0
+        """Of `sent`, those whose prompt is still to be computed."""
+        self.recent_tokens = 0
+
+    def note_sent(self, assignment: Assignment) -> None:
+        """One more."""
+        self.open.add(assignment)
+        self.prefill_tokens += assignment.prefill_tokens
+        if assignment.is_recent:
+            self.sent.append(assignment)
+            self.num_recent += 1
+            self.recent_tokens += assignment.prefill_tokens
+
+    def forget_before(self, since_s: float) -> None:
+        """A report has those by now."""
+        while self.sent and self.sent[0].sent_s <= since_s:
+            self.note_known(self.sent.popleft())
+
+    def note_known(self, assignment: Assignment) -> None:
+        """A report lacks it no more, or it has nothing left to be computed."""
+        if assignment.is_recent:
+            assignment.is_recent = False
+            self.num_recent -= 1
+            self.recent_tokens -= assignment.prefill_tokens
 
 
 class Assignments:
@@ -77,9 +103,7 @@ class Assignments:
         """Notes a request."""
         assignment = Assignment(self, incarnation, prefill_tokens, self._clock.monotonic_s())
         at = self._at.setdefault(incarnation, _AtWorker())
-        at.open.add(assignment)
-        at.prefill_tokens += prefill_tokens
-        at.recent.append(assignment)
+        at.note_sent(assignment)
         self._recent_tokens[incarnation] = (self.recent_tokens(incarnation) + prefill_tokens, assignment.sent_s)
         return assignment
 
@@ -88,14 +112,11 @@ class Assignments:
         at = self._at.get(incarnation)
         if at is None:
             return Pending(0, 0)
-        since_s = self._clock.monotonic_s() - REPORT_LAG_S
-        while at.recent and at.recent[0].sent_s <= since_s:
-            at.recent.popleft()
-        recent = [each.prefill_tokens for each in at.recent if each.prefill_tokens and each in at.open]
+        at.forget_before(self._clock.monotonic_s() - REPORT_LAG_S)
         reported_requests = report.running_requests + report.waiting_requests
         return Pending(
-            requests=max(len(recent), len(at.open) - reported_requests),
-            prefill_tokens=max(sum(recent), at.prefill_tokens - report.queued_prefill_tokens),
+            requests=max(at.num_recent, len(at.open) - reported_requests),
+            prefill_tokens=max(at.recent_tokens, at.prefill_tokens - report.queued_prefill_tokens),
         )
 
     def request_s(self, incarnation: Incarnation) -> float:
@@ -111,6 +132,7 @@ class Assignments:
         """Nothing of its prompt is left to be computed."""
         at = self._at.get(assignment.incarnation)
         if at is not None and assignment in at.open:
+            at.note_known(assignment)
             at.prefill_tokens -= assignment.prefill_tokens
         assignment.prefill_tokens = 0
 
@@ -120,6 +142,7 @@ class Assignments:
         if at is None or assignment not in at.open:
             return
         at.open.remove(assignment)
+        at.note_known(assignment)
         at.prefill_tokens -= assignment.prefill_tokens
         if not at.open:
             del self._at[assignment.incarnation]

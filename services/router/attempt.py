@@ -5,8 +5,6 @@ Owned by the task of the request.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator
-from contextlib import aclosing
 from dataclasses import dataclass
 
 from stemcache.v1 import inference_pb2 as pb
@@ -19,11 +17,11 @@ from cache_store.request_token import RequestClaims, sign
 from cache_store.tokens import count
 from services.router.assignments import Assignment
 from services.router.carried import Carried
-from services.router.generation import CacheMode, EndTokens, Finished, GenerationEvent, GenerationSpec, Started, Timings
+from services.router.generation import CacheMode, EndTokens, Finished, GenerationSpec, Started, Take, Timings
 from services.router.messages import duration
 from services.router.planning import Plan
 from services.router.records import FirstToken, RequestRecord
-from services.router.worker_client import WorkerEvent, WorkerFinished, WorkerPool, WorkerStarted, WorkerTokens
+from services.router.worker_client import WorkerFinished, WorkerPool, WorkerStarted, WorkerStream, WorkerTokens
 
 _CACHE_MODES = {
     CacheMode.READ_WRITE: pb.CachePolicy.MODE_READ_WRITE,
@@ -95,16 +93,15 @@ class Attempt:
         self._admitted: WorkerStarted | None = None
         self._admitted_s = self._sent_s
 
-    async def events(self) -> AsyncGenerator[GenerationEvent, None]:
-        """Started with the first token of the request, pieces, finished."""
+    async def run(self, take: Take) -> None:
+        """Gives what comes: started with the first token of the request, pieces, finished."""
         timeout_s = self._job.deadline_s - self._sent_s
         try:
             if timeout_s <= 0:
                 raise DeadlineError("the deadline passed before a worker was asked")
             self._carried.begin()
-            async with aclosing(self._pool.execute(self._worker, self._message(), timeout_s)) as events:
-                async for event in self._translate(events):
-                    yield event
+            with self._pool.execute(self._worker, self._message(), timeout_s) as stream:
+                await self._translate(stream, take)
         finally:
             self._assignment.end(self._clock.monotonic_s())
 
@@ -112,21 +109,21 @@ class Attempt:
         """The end of a request whose samples have all ended, where the worker cannot tell it any more."""
         return Finished(self._timings(self._clock.monotonic_s()))
 
-    async def _translate(self, events: AsyncIterator[WorkerEvent]) -> AsyncIterator[GenerationEvent]:
-        async for event in events:
+    async def _translate(self, stream: WorkerStream, take: Take) -> None:
+        while (event := await stream.next()) is not None:
             if isinstance(event, WorkerStarted):
                 self._admitted, self._admitted_s = event, self._clock.monotonic_s()
             elif isinstance(event, WorkerTokens):
                 if not self._carried.has_begun:
-                    yield self._start()
+                    take(self._start())
                 fresh = self._carried.take(event)
                 if fresh is not None and (piece := self._answer.push(fresh)) is not None:
-                    yield piece
+                    take(piece)
                 if self._answer.has_ended and self._answer.is_ahead_of_worker:
-                    yield self.finished()
+                    take(self.finished())
                     return
             else:
-                yield Finished(self._reported(event), event.written_tokens)
+                take(Finished(self._reported(event), event.written_tokens))
                 return
         raise WorkerLostError("the worker's stream stopped without an end")
 

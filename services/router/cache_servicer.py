@@ -60,7 +60,7 @@ class CacheServicer(CacheServiceServicer):
             raise UnavailableError("the control data is too old to store anything by; try again", RENEW_S)
         arrival = self._generations.arrival(context.time_remaining())
         try:
-            async with self._generations.open(tenant, generation, arrival) as attached:
+            with self._generations.open(tenant, generation, arrival) as attached:
                 finished = await attached.progress.ended()
                 started = attached.progress.started
         except InvalidRequestError as error:

@@ -76,4 +76,4 @@ class Carried:
             return None
         tokens += fresh
         self._has_ended[index] = made.finish is not None
-        return replace(made, tokens=fresh)
+        return replace(made, tokens=fresh) if skipped else made

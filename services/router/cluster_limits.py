@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
@@ -95,16 +95,21 @@ class ClusterLimits:
         """When `run` makes the next exchange, by the clock."""
         return self._due_s
 
-    @asynccontextmanager
-    async def place(self, tenant: Tenant) -> AsyncIterator[None]:
+    def place(self, tenant: Tenant) -> AbstractAsyncContextManager[None]:
         """One of the tenant's requests in flight, for as long as the block runs.
 
         Raises LimitExceededError, also where the tenant's tokens are known to be used up: then nothing else of the
         request has to be looked at.
         """
-        if tenant.limits == NO_LIMITS:
-            yield
-            return
+        return nullcontext() if tenant.limits == NO_LIMITS else self._place(tenant)
+
+    def tokens(self, tenant: Tenant, need: TokenNeed) -> AbstractAsyncContextManager[TokenMeter]:
+        """Tokens for one request, and the meter that corrects them. Raises LimitExceededError."""
+        rate = tenant.limits.tokens_per_s
+        return nullcontext(TokenMeter(0, 0, _nothing)) if rate is None else self._tokens(tenant, need, rate)
+
+    @asynccontextmanager
+    async def _place(self, tenant: Tenant) -> AsyncIterator[None]:
         share = self._share(tenant)
         self._require_tokens(share)
         limit = tenant.limits.requests_in_flight
@@ -121,12 +126,7 @@ class ClusterLimits:
                 self._ask_within(share, BATCH_S)
 
     @asynccontextmanager
-    async def tokens(self, tenant: Tenant, need: TokenNeed) -> AsyncIterator[TokenMeter]:
-        """Tokens for one request, and the meter that corrects them. Raises LimitExceededError."""
-        rate = tenant.limits.tokens_per_s
-        if rate is None:
-            yield TokenMeter(0, 0, _nothing)
-            return
+    async def _tokens(self, tenant: Tenant, need: TokenNeed, rate: int) -> AsyncIterator[TokenMeter]:
         share = self._share(tenant)
         made = share.tokens.expected_made(need.max_made)
         await self._take_tokens(share, need.uncached_tokens + made, rate)

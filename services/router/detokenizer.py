@@ -30,9 +30,8 @@ class Detokenizer:
     def __init__(self, decode: Decode, prompt_tail: Sequence[int]) -> None:
         """`prompt_tail`: the prompt's last tokens, so that the first token is decoded as a continuation."""
         self._decode = decode
-        self._window = _context(decode, prompt_tail)
+        self._window, self._done_text = _context(decode, prompt_tail)
         self._done = len(self._window)
-        self._done_text = decode(self._window)
 
     def push(self, token: int) -> str:
         """Takes the next token; gives the text that is certain."""
@@ -48,20 +47,25 @@ class Detokenizer:
 
     def flush(self) -> str:
         """The text of an incomplete character at the end."""
+        if len(self._window) == self._done:
+            return ""
         return self._advance(len(self._window), self._decode(self._window))
 
     def _advance(self, upto: int, text: str) -> str:
         """Text up to token `upto` of the window becomes certain; the tokens that just became so stay as context."""
+        if self._done_text is None:
+            self._done_text = self._decode(self._window[: self._done])
         new = text[len(self._done_text) :]
         self._window = self._window[self._done :]
         self._done = upto - self._done
-        self._done_text = self._decode(self._window[: self._done])
+        self._done_text = None
         return new
 
 
-def _context(decode: Decode, tail: Sequence[int]) -> list[int]:
-    """Last tokens of `tail`, from the beginning of a character on where that is near."""
+def _context(decode: Decode, tail: Sequence[int]) -> tuple[list[int], str | None]:
+    """Last tokens of `tail`, from the beginning of a character on where that is near, and their text if it is known."""
     for length in range(_CONTEXT_TOKENS, _CONTEXT_TOKENS + _LONGEST_TAIL + 1):
-        if not decode(tail[-length:]).startswith(REPLACEMENT):
-            return list(tail[-length:])
-    return list(tail[-_CONTEXT_TOKENS:])
+        text = decode(tail[-length:])
+        if not text.startswith(REPLACEMENT):
+            return list(tail[-length:]), text
+    return list(tail[-_CONTEXT_TOKENS:]), None

@@ -7,13 +7,12 @@ Before the first token it begins anew. After it another worker goes on with what
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
 
 import structlog
 from stemcache.worker.v1 import worker_pb2
 
 from cache_store.clock import Clock
+from cache_store.digest import DIGEST_BYTES
 from cache_store.domain import FormatDigest
 from cache_store.errors import DeadlineError, InvalidRequestError, UnavailableError, WorkerLostError
 from cache_store.index import Incarnation
@@ -23,7 +22,7 @@ from services.router.answer import Answer
 from services.router.attempt import Attempt, Job, Signer, Target
 from services.router.carried import Carried, DivergedError
 from services.router.detokenizer import PROMPT_TAIL_TOKENS
-from services.router.generation import CacheMode, GenerationEvent, Started
+from services.router.generation import CacheMode, GenerationEvent, Started, Take
 from services.router.messages import timestamp
 from services.router.peer_hints import find_peer, others_have_more
 from services.router.records import Routed
@@ -66,8 +65,8 @@ class Dispatcher:
         self._rng = rng
         self._speculations = speculations
 
-    async def run(self, job: Job) -> AsyncGenerator[GenerationEvent, None]:
-        """The events of the request.
+    async def run(self, job: Job, take: Take) -> None:
+        """Gives the events of the request.
 
         Raises WorkerLostError where workers are lost after the first token and no other one can go on, UnavailableError
         where those tried are lost or full before it, and what the worker says otherwise.
@@ -83,18 +82,14 @@ class Dispatcher:
             attempt = self._attempt(job, choice, tried, carried)
             coming = self._expect(job, choice)
             try:
-                async with aclosing(attempt.events()) as events:
-                    async for event in events:
-                        if isinstance(event, Started) and coming is not None:
-                            self._speculations.settle(coming)
-                        yield event
+                await attempt.run(self._settling(coming, take))
             except DivergedError:
                 raise
             except WorkerLostError:
                 self._view.suspect(choice.worker.incarnation)
                 _log_loss(job, choice.worker, carried)
                 if carried.answer.has_ended:
-                    yield attempt.finished()
+                    take(attempt.finished())
                     return
             except UnavailableError as error:
                 is_bound = choice.rule is RouteRule.AFFINITY and not carried.has_begun
@@ -113,13 +108,26 @@ class Dispatcher:
         raise UnavailableError("the workers that were asked could not take the request", retry_after_s)
 
     def _expect(self, job: Job, choice: RouteChoice) -> Speculation | None:
-        """The prompt's blocks will be where it is sent, if they are stored there."""
-        digests = job.plan.chains.get(choice.worker.kv_format)
+        """The prompt's blocks will be where it is sent, if they are stored; of those that are there the index knows."""
+        held = job.plan.held_blocks.get(choice.worker.incarnation, 0)
+        digests = job.plan.chains.get(choice.worker.kv_format, b"")[held * DIGEST_BYTES :]
         if not digests or job.plan.cache_mode is not CacheMode.READ_WRITE:
             return None
         domain = job.plan.domains[choice.worker.kv_format]
         delay_s = choice.terms[0].queue_s + choice.terms[0].prefill_s
         return self._speculations.add(domain.tenant, domain.tag, choice.worker.incarnation, digests, delay_s)
+
+    def _settling(self, coming: Speculation | None, take: Take) -> Take:
+        """`take`, and the first token settles what is coming."""
+        if coming is None:
+            return take
+
+        def settle(event: GenerationEvent) -> None:
+            if isinstance(event, Started):
+                self._speculations.settle(coming)
+            take(event)
+
+        return settle
 
     def _withdraw(self, coming: Speculation | None) -> None:
         if coming is not None:

@@ -5,6 +5,7 @@ The values are the words that all other modules of the router share. Knows no gr
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -179,6 +180,9 @@ class Finished:
 
 
 GenerationEvent = Started | Piece | Finished
+
+Take = Callable[[GenerationEvent], None]
+"""Takes the next event of a generation; at once, so that nothing waits for readers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 
 import structlog
@@ -22,7 +22,7 @@ from services.router.attempt import Job
 from services.router.bills import Bills
 from services.router.cluster_limits import ClusterLimits, TokenNeed
 from services.router.dispatch import Dispatcher
-from services.router.generation import Finished, GenerationEvent, GenerationSpec, Piece, Timings
+from services.router.generation import Finished, GenerationEvent, GenerationSpec, Piece, Take, Timings
 from services.router.planning import Plan, Planner
 from services.router.records import Arrived, Ended, RequestRecord, RequestRecords
 from services.router.request_table import Attached, Call, RequestTable
@@ -99,8 +99,8 @@ class Generations:
         """A call that comes now."""
         return Arrival(self._clock.unix_s(), self._clock.monotonic_s(), timeout_s)
 
-    @asynccontextmanager
-    async def open(self, tenant: Tenant, request: pb.GenerateRequest, arrival: Arrival) -> AsyncIterator[Attached]:
+    @contextmanager
+    def open(self, tenant: Tenant, request: pb.GenerateRequest, arrival: Arrival) -> Iterator[Attached]:
         """The generation that `request` means: a new one, or the one that it is a retry of.
 
         Raises InvalidRequestError, AlreadyExistsError, LimitExceededError, UnavailableError.
@@ -112,12 +112,12 @@ class Generations:
                 spec = replace(spec, model=model)
             if self._is_draining:
                 raise UnavailableError("this router is draining; ask another one", DRAIN_RETRY_AFTER_S)
-            call = Call(tenant.id, spec.request_id, _fingerprint(request))
+            call = Call(tenant.id, spec.request_id, _fingerprint(request) if spec.request_id else b"")
 
-            def start(request_id: str) -> AsyncGenerator[GenerationEvent, None]:
-                return self._run(tenant, request_id, spec, arrival)
+            def start(request_id: str, take: Take) -> Awaitable[None]:
+                return self._run(tenant, request_id, spec, arrival, take)
 
-            async with self._table.attach(call, start) as attached:
+            with self._table.attach(call, start) as attached:
                 is_attached = True
                 yield attached
         except StemcacheError as error:
@@ -138,9 +138,7 @@ class Generations:
         except TimeoutError:
             return
 
-    async def _run(
-        self, tenant: Tenant, request_id: str, spec: GenerationSpec, arrival: Arrival
-    ) -> AsyncGenerator[GenerationEvent, None]:
+    async def _run(self, tenant: Tenant, request_id: str, spec: GenerationSpec, arrival: Arrival, take: Take) -> None:
         ending: _Ending | None = None
         try:
             async with self._limits.place(tenant):
@@ -148,14 +146,14 @@ class Generations:
                 ending = _Ending(record, self.traffic, self.bills, tenant.id)
                 record.add(Arrived(arrival.receive_unix_s, spec.model))
                 job = await self._job(tenant, request_id, spec, arrival, record)
-                async with (
-                    self._limits.tokens(tenant, _need(job)) as meter,
-                    aclosing(self._dispatcher.run(self._renewed(job, tenant))) as events,
-                ):
-                    async for event in events:
+                async with self._limits.tokens(tenant, _need(job)) as meter:
+
+                    def note(event: GenerationEvent) -> None:
                         meter.note(event)
                         ending.note(event)
-                        yield event
+                        take(event)
+
+                    await self._dispatcher.run(self._renewed(job, tenant), note)
         except BaseException as error:
             if ending is None:  # it got no place
                 self.bills.of(tenant.id).end(self._status_name(error), None)

@@ -7,7 +7,7 @@ own. Knows neither who has which places nor what the methods do. Holds no state.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Callable
 from contextlib import AbstractContextManager
 from typing import Any, TypeAlias
 
@@ -32,10 +32,10 @@ def placed(handler: Handler, places: Places, message_s: float = MESSAGE_S) -> Ha
         return _conversation(handler, places)
     method: Any = handler.unary_stream if handler.response_streaming else handler.unary_unary
 
-    async def answer(requests: AsyncIterator[bytes], context: Context) -> Any:
+    async def answer(_: AsyncIterator[bytes], context: Context) -> Any:
         try:
             with places():
-                message = await _message(requests, message_s)
+                message = await _message(context, message_s)
                 return await method(_parsed(handler, message), context)
         except StemcacheError as error:  # the place's or the message's; a method ends with a status by itself
             await abort_with(context, error)
@@ -67,12 +67,12 @@ def _conversation(handler: Handler, places: Places) -> Handler:
     return grpc.stream_stream_rpc_method_handler(answers, handler.request_deserializer, handler.response_serializer)
 
 
-async def _message(requests: AsyncIterator[bytes], message_s: float) -> bytes:
-    received: Awaitable[bytes] = anext(requests)
+async def _message(context: Context, message_s: float) -> bytes:
     try:
         async with asyncio.timeout(message_s):
-            return await received
+            message = await context.read()
     except TimeoutError:
         raise DeadlineError(f"the call's message did not come within {message_s:g} s") from None
-    except StopAsyncIteration:
-        raise InvalidRequestError("request", "the call ended without a message; send one") from None
+    if not isinstance(message, bytes):
+        raise InvalidRequestError("request", "the call ended without a message; send one")
+    return message

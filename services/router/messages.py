@@ -20,6 +20,9 @@ from services.router.served_models import ServedModel
 MAX_PARTIAL_BYTES = 4_000
 """Details of a status travel as metadata, of which clients take 8 KiB, by a third larger than they are."""
 
+_SECOND = 1_000_000_000
+"""In nanoseconds."""
+
 _FINISH = {
     None: pb.FINISH_REASON_UNSPECIFIED,
     g.FinishReason.STOP: pb.FINISH_REASON_STOP,
@@ -35,16 +38,14 @@ def token_ids(packed: bytes) -> pb.TokenIds:
 
 def duration(seconds: float) -> Duration:
     """A duration of at least zero."""
-    message = Duration()
-    message.FromNanoseconds(max(0, round(seconds * 1e9)))
-    return message
+    nanoseconds = max(0, round(seconds * 1e9))
+    return Duration(seconds=nanoseconds // _SECOND, nanos=nanoseconds % _SECOND)
 
 
 def timestamp(unix_s: float) -> Timestamp:
     """A point in time."""
-    message = Timestamp()
-    message.FromNanoseconds(round(unix_s * 1e9))
-    return message
+    nanoseconds = round(unix_s * 1e9)
+    return Timestamp(seconds=nanoseconds // _SECOND, nanos=nanoseconds % _SECOND)
 
 
 def blocks_by_tier(counts: BlockCounts) -> cache_pb2.BlocksByTier:

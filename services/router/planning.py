@@ -54,6 +54,8 @@ class Plan:
     """Packed digests of the prompt's full blocks, for each KV format; none where the cache is not read."""
     matched_tokens: Mapping[Incarnation, int]
     """What the index promises, or what is on its way; absent is 0."""
+    held_blocks: Mapping[Incarnation, int]
+    """Leading blocks that the index promises by itself; absent is 0."""
     outlooks: Outlooks
     degraded: bool
     part: PoolPart
@@ -68,13 +70,14 @@ class Plan:
 class _Found:
     chains: Mapping[FormatDigest, bytes]
     tokens: Mapping[Incarnation, int]
+    blocks: Mapping[Incarnation, int]
     outlooks: tuple[Outlook, ...]
     heat: float
     is_current: bool
     """False: the index is out of reach."""
 
 
-_NOTHING = _Found({}, {}, (), 0.0, is_current=True)
+_NOTHING = _Found({}, {}, {}, (), 0.0, is_current=True)
 
 
 class Planner:
@@ -133,6 +136,7 @@ class Planner:
             domains=domains,
             chains=found.chains,
             matched_tokens=found.tokens,
+            held_blocks=found.blocks,
             outlooks=Outlooks(cache_mode, is_stale, found.outlooks),
             degraded=is_stale or not found.is_current or not self._view.is_reachable,
             part=part,
@@ -149,11 +153,13 @@ class Planner:
         model = self.models.named(tenant.id, plan.model.name)
         if self._directory.is_stale:
             plan = replace(plan, cache_mode=CacheMode.BYPASS, degraded=True)
+        if known is plan.known and model == plan.model:
+            return plan
         if known.tenant.fence == plan.known.tenant.fence and model == plan.model:
             return plan if known.generation == plan.known.generation else replace(plan, known=known)
         formats = plan.domains.keys() if model == plan.model else _formats(self.models.workers_of(model))
         domains = _domains(known, spec.partition, model.name, formats)
-        return replace(plan, model=model, known=known, domains=domains, chains={}, matched_tokens={})
+        return replace(plan, model=model, known=known, domains=domains, chains={}, matched_tokens={}, held_blocks={})
 
     async def _lookup(
         self, domains: Mapping[FormatDigest, Domain], prompt: PackedTokens, workers: Sequence[WorkerRecord]
@@ -161,6 +167,7 @@ class Planner:
         """What each worker holds of the prompt, or will soon."""
         chains: dict[FormatDigest, bytes] = {}
         matched: dict[Incarnation, int] = {}
+        held: dict[Incarnation, int] = {}
         outlooks: list[Outlook] = []
         heat = 0.0
         reason = ""
@@ -172,10 +179,10 @@ class Planner:
                 blocks = await self._index.lookup(domain.tag, digests, list(block_sizes))
             except IndexUnavailableError as error:
                 blocks, reason = error.known, str(error)
+            held.update(blocks)
             num_held = 0
             for incarnation in block_sizes:
-                coming = self._speculations.leading(domain.tag, incarnation, digests)
-                num_here = max(blocks.get(incarnation, 0), coming)
+                num_here = self._speculations.leading(domain.tag, incarnation, digests, blocks.get(incarnation, 0))
                 num_held = max(num_held, num_here)
                 matched[incarnation] = num_here * block_size
             outlooks.append(self._outlooks.make(domain, digests, block_size, num_held))
@@ -186,7 +193,7 @@ class Planner:
             self._outage.failed(reason)
         else:
             self._outage.succeeded()
-        return _Found(chains, matched, tuple(outlooks), heat, is_current=not reason)
+        return _Found(chains, matched, held, tuple(outlooks), heat, is_current=not reason)
 
 
 def _check_tokens(spec: GenerationSpec, prompt: PackedTokens, workers: Sequence[WorkerRecord]) -> None:

@@ -7,6 +7,7 @@ one event loop; written by the task of the generation, read by its callers.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import AsyncIterator
 
 from cache_store.tokens import PackedTokens
@@ -80,32 +81,26 @@ class Progress:
         self._error = error
         self._wake()
 
-    async def events(self) -> AsyncIterator[GenerationEvent]:
+    def events(self) -> AsyncIterator[GenerationEvent]:
         """Everything from the start, pieces merged where the reader was slow. Raises the error that it ended with."""
-        while self._started is None and not self.has_ended:
-            await self._change()
-        if self._started is not None:
-            yield self._started
-        texts = [0] * len(self._samples)
-        tokens = [0] * len(self._samples)
-        while True:
-            has_ended = self.has_ended
-            for index, sample in enumerate(self._samples):
-                piece = _since(index, sample, texts[index], tokens[index])
-                texts[index], tokens[index] = len(sample.texts), len(sample.tokens)
-                if piece is not None:
-                    yield piece
-            if has_ended:
-                break
-            if not self._has_more(texts, tokens):
-                await self._change()
-        yield self._end()
+        return _Reader(self)
 
     async def ended(self) -> Finished:
         """Waits for the end. Raises the error that it ended with."""
         while not self.has_ended:
-            await self._change()
-        return self._end()
+            await self.change()
+        return self.end()
+
+    def since(self, index: int, num_texts: int, num_tokens: int) -> Piece | None:
+        """What a sample gained beyond so many of its texts and bytes of its tokens; None where that is nothing."""
+        sample = self._samples[index]
+        text = "".join(sample.texts[num_texts:])
+        packed = PackedTokens(bytes(sample.tokens[num_tokens:]))
+        return Piece(index, text, packed, sample.finish) if text or packed else None
+
+    def sizes(self) -> list[tuple[int, int]]:
+        """How many texts, and bytes of tokens, each sample has."""
+        return [(len(sample.texts), len(sample.tokens)) for sample in self._samples]
 
     def _append(self, piece: Piece) -> None:
         sample = self._samples[piece.sample_index]
@@ -116,20 +111,15 @@ class Progress:
         sample.finish = piece.finish
         self._size_bytes += len(piece.text) * 4 + len(piece.tokens)
 
-    def _end(self) -> Finished:
+    def end(self) -> Finished:
+        """How it ended. Raises the error that it ended with."""
         if self._error is not None:
             raise self._error
         assert self._finished is not None
         return self._finished
 
-    def _has_more(self, texts: list[int], tokens: list[int]) -> bool:
-        """Whether something came while the reader was busy with a piece."""
-        return self.has_ended or any(
-            len(sample.texts) != texts[index] or len(sample.tokens) != tokens[index]
-            for index, sample in enumerate(self._samples)
-        )
-
-    async def _change(self) -> None:
+    async def change(self) -> None:
+        """Returns when something has come."""
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         try:
@@ -145,7 +135,43 @@ class Progress:
                 waiter.set_result(None)
 
 
-def _since(index: int, sample: _Sample, texts: int, tokens: int) -> Piece | None:
-    text = "".join(sample.texts[texts:])
-    packed = PackedTokens(bytes(sample.tokens[tokens:]))
-    return Piece(index, text, packed, sample.finish) if text or packed else None
+class _Reader:
+    """One reader: what it was given, and what it is to be given next."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._ready: deque[GenerationEvent] = deque()
+        self._seen: list[tuple[int, int]] | None = None
+        """Of each sample; None before the start."""
+        self._has_all = False
+        """Whether only the end follows what is ready."""
+        self._is_over = False
+
+    def __aiter__(self) -> _Reader:
+        return self
+
+    async def __anext__(self) -> GenerationEvent:
+        while not self._ready:
+            if self._is_over:
+                raise StopAsyncIteration
+            if self._has_all:
+                self._is_over = True
+                return self._progress.end()
+            self._collect()
+            if not (self._ready or self._has_all):
+                await self._progress.change()
+        return self._ready.popleft()
+
+    def _collect(self) -> None:
+        progress = self._progress
+        self._has_all = progress.has_ended
+        if progress.started is None:
+            return
+        sizes = progress.sizes()
+        if self._seen is None:
+            self._ready.append(progress.started)
+            self._seen = [(0, 0)] * len(sizes)
+        for index, (seen, size) in enumerate(zip(self._seen, sizes, strict=True)):
+            if seen != size and (piece := progress.since(index, *seen)) is not None:
+                self._ready.append(piece)
+        self._seen = sizes

@@ -61,6 +61,7 @@ class RegistryView:
         self._tokenizer_digests = dict(tokenizer_digests)
         self._on_lost = on_lost
         self._known: dict[Incarnation, _Known] = {}
+        self._models: tuple[str, ...] = ()
         self._refused: dict[WorkerId, str] = {}
         self._assignments = Assignments(clock)
         self._outage = Outage("registry")
@@ -91,7 +92,11 @@ class RegistryView:
 
     def models(self) -> tuple[str, ...]:
         """Models of known workers, sorted."""
-        return tuple(sorted({known.record.model for known in self._known.values()}))
+        return self._models
+
+    def known_records(self) -> tuple[WorkerRecord, ...]:
+        """Of all known workers, also of those that are suspected."""
+        return tuple([known.record for known in self._known.values()])
 
     def snapshot(self) -> tuple[WorkerView, ...]:
         """All known workers, for a choice."""
@@ -162,6 +167,7 @@ class RegistryView:
         for incarnation, record in fitting.items():
             self._see(incarnation, record, now_s)
         self._forget({record.worker_id: record.incarnation for record in records}, set(fitting), now_s)
+        self._models = tuple(sorted({known.record.model for known in self._known.values()}))
 
     def _see(self, incarnation: Incarnation, record: WorkerRecord, now_s: float) -> None:
         known = self._known.get(incarnation)

@@ -10,8 +10,8 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
@@ -27,7 +27,7 @@ from cache_store.errors import (
     WorkerLostError,
 )
 from cache_store.tokens import pack
-from services.router.generation import Finished, FinishReason, GenerationEvent, Piece
+from services.router.generation import Finished, FinishReason, Piece, Take
 from services.router.limits import Concurrency
 from services.router.progress import Progress
 from services.router.results import KeptResults, ResultKey
@@ -48,11 +48,11 @@ class Call:
     request_id: str | None
     """None where the client chose none."""
     fingerprint: bytes
-    """Names the body: the same id with another body is refused."""
+    """Names the body: the same id with another body is refused. Of no use where the client chose no id."""
 
 
-Start = Callable[[str], AsyncGenerator[GenerationEvent, None]]
-"""The events of the generation, under that request id."""
+Start = Callable[[str, Take], Awaitable[None]]
+"""Runs the generation, under that request id, and gives its events."""
 
 
 class _Cancel(StrEnum):
@@ -115,8 +115,8 @@ class RequestTable:
         """Generations that have not ended."""
         return len(self._runs) + len(self._abandoned)
 
-    @asynccontextmanager
-    async def attach(self, call: Call, start: Start) -> AsyncIterator[Attached]:
+    @contextmanager
+    def attach(self, call: Call, start: Start) -> Iterator[Attached]:
         """The generation of `call`: kept, running, or started now. Leaving the block is leaving as a caller.
 
         Raises AlreadyExistsError where the id names another body, LimitExceededError and UnavailableError where no
@@ -174,17 +174,15 @@ class RequestTable:
         self._places.acquire(key.tenant)
         run = _Run(key, call.fingerprint, self._grace_s if call.request_id else 0.0)
         self._runs[key] = run
-        run.task = asyncio.create_task(self._drive(run, start(key.request_id)), name="generation")
+        run.task = asyncio.create_task(self._drive(run, start), name="generation")
         # A task that is cancelled before its first step never enters its coroutine: no `finally` there would run.
         run.task.add_done_callback(lambda _: self._retire(run))
         return run
 
-    async def _drive(self, run: _Run, events: AsyncGenerator[GenerationEvent, None]) -> None:
+    async def _drive(self, run: _Run, start: Start) -> None:
         """The task of one generation: whatever ends it reaches its callers."""
         try:
-            async with aclosing(events):
-                async for event in events:
-                    run.progress.apply(event)
+            await start(run.key.request_id, run.progress.apply)
             _require_end(run.progress)
         except asyncio.CancelledError:
             self._end_cancelled(run)

@@ -75,6 +75,9 @@ class ServedModels:
         Raises NotFoundError for a name that does not exist for it, InvalidRequestError where none is given and several
         models are served, UnavailableError where nothing is known yet.
         """
+        here = self._view.models()
+        if name in here or name in self._known:
+            return ServedModel(name, name)
         models = self.models()
         if not models:
             raise UnavailableError("no worker is ready yet", RENEW_S)
@@ -89,7 +92,8 @@ class ServedModels:
 
     def workers_of(self, model: ServedModel) -> tuple[WorkerRecord, ...]:
         """Workers that serve it. Raises UnavailableError where there are none now."""
-        records = tuple(view.record for view in model.views(self._view.snapshot()))
+        served = map(model.on, self._view.known_records())
+        records = tuple([record for record in served if record is not None])
         if not records:
             raise UnavailableError(f"no worker serves model {model.name!r} now", RENEW_S)
         return records

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc
-from grpc_reflection.v1alpha import reflection
+from grpc_reflection.v1alpha import reflection, reflection_pb2_grpc
 from stemcache.admin.v1 import admin_pb2, admin_pb2_grpc
 from stemcache.admin.v1 import usage_pb2 as admin_usage_pb2
 from stemcache.admin.v1 import usage_pb2_grpc as admin_usage_pb2_grpc
@@ -49,12 +52,32 @@ def public_server(
         options=_options(limits.max_message_bytes),
         maximum_concurrent_rpcs=limits.max_calls + _CALLS_IN_REFUSAL,
     )
-    inference_pb2_grpc.add_InferenceServiceServicer_to_server(inference, server)
-    cache_pb2_grpc.add_CacheServiceServicer_to_server(cache, server)
-    usage_pb2_grpc.add_UsageServiceServicer_to_server(usage, server)
-    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, server)
-    reflection.enable_server_reflection((*TENANT_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME), server)
+    services: Any = _ByName(server)
+    inference_pb2_grpc.add_InferenceServiceServicer_to_server(inference, services)
+    cache_pb2_grpc.add_CacheServiceServicer_to_server(cache, services)
+    usage_pb2_grpc.add_UsageServiceServicer_to_server(usage, services)
+    health_pb2_grpc.add_HealthServicer_to_server(health_servicer, services)
+    described = reflection.aio.ReflectionServicer((*TENANT_SERVICES, health.SERVICE_NAME, reflection.SERVICE_NAME))
+    reflection_pb2_grpc.add_ServerReflectionServicer_to_server(described, services)
     return server
+
+
+class _ByName:
+    """Takes a server's services for it, so that their methods are found by name alone.
+
+    For a method that is registered too, grpc.aio keeps a task waiting for its next call, and goes over all these tasks
+    at every call: with twenty methods a tenth of what a call costs.
+    """
+
+    def __init__(self, server: grpc.aio.Server) -> None:
+        self._server = server
+
+    def add_generic_rpc_handlers(self, handlers: Sequence[grpc.GenericRpcHandler]) -> None:
+        """They find their methods by name."""
+        self._server.add_generic_rpc_handlers(handlers)
+
+    def add_registered_method_handlers(self, service: str, handlers: object) -> None:
+        """The same once more."""
 
 
 def admin_server(

@@ -5,14 +5,10 @@ Every error leaves through the status table. Owns no state.
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator
-from contextlib import aclosing
-
 from stemcache.v1 import inference_pb2 as pb
 from stemcache.v1.inference_pb2_grpc import InferenceServiceServicer
 
-from cache_store.errors import DeadlineError, WorkerLostError
+from cache_store.errors import WorkerLostError
 from cache_store.tokens import count, unpack
 from services.router import messages
 from services.router.generation import Finished, GenerationEvent, GenerationLostError, Piece, Started
@@ -24,6 +20,7 @@ from services.router.request_table import Attached
 from services.router.tenant_method import Context, for_tenant
 from services.router.tokenizers import Tokenizers
 from services.router.validation import check_vocabulary, packed_tokens, prompt_of, required_request_id
+from services.router.write_watch import WriteWatch
 from services.tenants.directory import TenantDirectory
 from services.tenants.model import Tenant
 
@@ -53,7 +50,7 @@ class InferenceServicer(InferenceServiceServicer):
     async def Generate(self, tenant: Tenant, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:
         arrival = self._generations.arrival(context.time_remaining())
         shows_decision = self._operator.is_asked_for(context.invocation_metadata() or ())
-        async with self._generations.open(tenant, request, arrival) as attached:
+        with self._generations.open(tenant, request, arrival) as attached:
             finished = await _ended(attached.progress)
             started = attached.progress.started
             assert started is not None
@@ -68,15 +65,12 @@ class InferenceServicer(InferenceServiceServicer):
     ) -> None:
         arrival = self._generations.arrival(context.time_remaining())
         shows_decision = self._operator.is_asked_for(context.invocation_metadata() or ())
-        async with (
-            self._generations.open(tenant, request.request, arrival) as attached,
-            aclosing(_events(attached.progress)) as events,
-        ):
-            async for event in events:
-                if (message := _message(attached, event)) is not None:
-                    if shows_decision and isinstance(event, Started):
+        with self._generations.open(tenant, request.request, arrival) as attached:
+            async with WriteWatch(self._write_s) as watch:
+                async for message in _Messages(attached):
+                    if shows_decision and message.HasField("started"):
                         self._operator.show(message.started.route, tenant.name, attached.request_id)
-                    await self._write(context, message)
+                    await watch.written(context.write(message))
 
     @for_tenant
     async def CancelGeneration(
@@ -110,13 +104,6 @@ class InferenceServicer(InferenceServiceServicer):
     ) -> pb.ListModelsResponse:
         return pb.ListModelsResponse(models=messages.models(self._planner.models.listed(tenant.id)))
 
-    async def _write(self, context: Context, message: pb.GenerateStreamResponse) -> None:
-        try:
-            async with asyncio.timeout(self._write_s):
-                await context.write(message)
-        except TimeoutError:
-            raise DeadlineError(f"the stream was not read for {self._write_s:g} s") from None
-
 
 async def _ended(progress: Progress) -> Finished:
     try:
@@ -125,12 +112,24 @@ async def _ended(progress: Progress) -> Finished:
         raise GenerationLostError(str(error), progress.samples()) from None
 
 
-async def _events(progress: Progress) -> AsyncGenerator[GenerationEvent, None]:
-    try:
-        async for event in progress.events():
-            yield event
-    except WorkerLostError as error:
-        raise GenerationLostError(str(error), progress.samples()) from None
+class _Messages:
+    """The messages of a stream, as its reader asks for them."""
+
+    def __init__(self, attached: Attached) -> None:
+        self._attached = attached
+        self._events = attached.progress.events()
+
+    def __aiter__(self) -> _Messages:
+        return self
+
+    async def __anext__(self) -> pb.GenerateStreamResponse:
+        while True:
+            try:
+                event = await anext(self._events)
+            except WorkerLostError as error:
+                raise GenerationLostError(str(error), self._attached.progress.samples()) from None
+            if (message := _message(self._attached, event)) is not None:
+                return message
 
 
 def _message(attached: Attached, event: GenerationEvent) -> pb.GenerateStreamResponse | None:

@@ -7,7 +7,7 @@ index, so that no tenant's requests change where another's go. Owned by one even
 from __future__ import annotations
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
 from cache_store.clock import Clock
@@ -31,15 +31,16 @@ _MANY = 64
 _Place = tuple[DomainTag, Incarnation]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
+@dataclass(slots=True, eq=False, repr=False)
 class Speculation:
-    """One prompt on its way to one worker."""
+    """One prompt on its way to one worker. Its state is that of the Speculations that made it."""
 
     expires_s: float
     number: int
     tenant: TenantId
     place: _Place
-    digests: tuple[bytes, ...] = field(repr=False)
+    digests: tuple[bytes, ...]
+    is_settled: bool = False
 
 
 class _Share:
@@ -62,7 +63,7 @@ class Speculations:
         self._live: dict[int, Speculation] = {}
         """Entries that count, by number."""
         self._heap: list[tuple[float, int]] = []
-        """Expiry and number of each entry, and of some that do not count any more."""
+        """Expiry and number of each entry, and of some that do not count any more or expire sooner by now."""
         self._newest: dict[_Place, dict[bytes, Speculation]] = defaultdict(dict)
         """Per digest the entry that expires last."""
         self._shares: dict[TenantId, _Share] = {}
@@ -73,7 +74,10 @@ class Speculations:
     def add(
         self, tenant: TenantId, domain_tag: DomainTag, incarnation: Incarnation, digests: bytes, delay_s: float
     ) -> Speculation:
-        """A prompt with the block chain `digests` (packed) is sent; it should be computed in `delay_s`."""
+        """A prompt is sent; it should be computed in `delay_s`.
+
+        `digests`: of its chain of blocks those that the worker does not hold yet, packed.
+        """
         self._expire()
         parts = tuple(digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES))
         return self._add(tenant, (domain_tag, incarnation), parts, self._clock.monotonic_s() + delay_s + LIFETIME_S)
@@ -81,25 +85,34 @@ class Speculations:
     def settle(self, entry: Speculation) -> None:
         """The worker has computed the prompt: from here on the index tells what becomes of its blocks."""
         left_s = self._clock.monotonic_s() + SETTLED_S - entry.expires_s
+        entry.is_settled = True
         if left_s < 0 and entry.number in self._live:
-            self._forget(entry)
-            self._add(entry.tenant, entry.place, entry.digests, entry.expires_s + left_s)
+            entry.expires_s += left_s
+            heappush(self._heap, (entry.expires_s, entry.number))
+            self._bound_heap()
 
     def withdraw(self, entry: Speculation) -> None:
-        """The worker did not take it. What other entries say of the same blocks may go too: it costs a miss."""
-        if entry.number in self._live:
+        """The worker did not take it, unless it is settled: then it did.
+
+        What other entries say of the same blocks may go too: it costs a miss.
+        """
+        if not entry.is_settled and entry.number in self._live:
             self._forget(entry)
 
-    def leading(self, domain_tag: DomainTag, incarnation: Incarnation, digests: bytes) -> int:
-        """Leading blocks of a chain that are on their way to the worker. Whoever has a block has those before it."""
+    def leading(self, domain_tag: DomainTag, incarnation: Incarnation, digests: bytes, num_held: int = 0) -> int:
+        """Leading blocks of a chain that the worker holds, the first `num_held`, or that are on their way to it.
+
+        Whoever has a block has those before it.
+        """
         self._expire()
         newest = self._newest.get((domain_tag, incarnation))
-        return leading(digests, newest) if newest and digests else 0
+        rest = digests[num_held * DIGEST_BYTES :] if newest else b""
+        return num_held + (leading(rest, newest) if newest and rest else 0)
 
     def check_invariants(self) -> None:
         """Raises AssertionError where the books do not agree."""
         assert self._num_blocks == sum(len(entry.digests) for entry in self._live.values()) <= self._max_blocks
-        assert {number for _, number in self._heap} >= self._live.keys()
+        assert set(self._heap) >= {(entry.expires_s, entry.number) for entry in self._live.values()}
         assert len(self._heap) <= 2 * len(self._live) + _MANY, "what was forgotten is kept"
         assert sorted(number for share in self._shares.values() for number in share.entries) == sorted(self._live)
         for share in self._shares.values():
@@ -140,9 +153,7 @@ class Speculations:
 
     def _forget(self, entry: Speculation) -> None:
         del self._live[entry.number]
-        if len(self._heap) > 2 * len(self._live) + _MANY:
-            self._heap = [(each.expires_s, each.number) for each in self._live.values()]
-            heapify(self._heap)
+        self._bound_heap()
         self._num_blocks -= len(entry.digests)
         share = self._shares[entry.tenant]
         share.num_blocks -= len(entry.digests)
@@ -155,3 +166,8 @@ class Speculations:
                 del newest[digest]
         if not newest:
             self._newest.pop(entry.place, None)
+
+    def _bound_heap(self) -> None:
+        if len(self._heap) > 2 * len(self._live) + _MANY:
+            self._heap = [(each.expires_s, each.number) for each in self._live.values()]
+            heapify(self._heap)

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 from google.protobuf.duration_pb2 import Duration
 from stemcache.v1 import inference_pb2 as pb
 
 from cache_store.errors import InvalidRequestError
-from cache_store.tokens import TOKEN_BYTES, PackedTokens, unpack
+from cache_store.tokens import TOKEN_BYTES, PackedTokens
 from services.router.generation import (
     CacheHints,
     CacheMode,
@@ -94,7 +95,7 @@ def packed_tokens(field: str, tokens: pb.TokenIds) -> PackedTokens:
 
 def check_vocabulary(field: str, tokens: PackedTokens, vocab_size: int) -> None:
     """Raises InvalidRequestError where a token id is no token of the model."""
-    largest = max(unpack(tokens), default=0)
+    largest = int(np.frombuffer(tokens, dtype="<u4").max(initial=0))
     if largest >= vocab_size:
         raise InvalidRequestError(
             field, f"token id {largest} is outside the vocabulary; the model's ids are 0 to {vocab_size - 1}"

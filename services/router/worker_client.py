@@ -7,14 +7,16 @@ request token is given to it signed.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from types import TracebackType
 from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import grpc
 import structlog
 from google.protobuf.any_pb2 import Any as AnyMessage
+from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.rpc.error_details_pb2 import BadRequest, QuotaFailure, RetryInfo
 from google.rpc.status_pb2 import Status as StatusMessage
@@ -99,6 +101,8 @@ class WorkerFinished:
 WorkerEvent = WorkerStarted | WorkerTokens | WorkerFinished
 
 
+ExecuteCall: TypeAlias = "grpc.aio.UnaryStreamCall[worker_pb2.ExecuteRequest, worker_pb2.ExecuteResponse]"
+
 WorkerStub: TypeAlias = "worker_pb2_grpc.WorkerServiceAsyncStub"  # in quotes: known to the type checker only
 
 
@@ -122,6 +126,8 @@ class _Connection:
         self.stub = worker_pb2_grpc.WorkerServiceStub(self.channel)
         self.calls: dict[_Call, None] = {}
         """In the order in which they began."""
+        self.ending: set[ExecuteCall] = set()
+        """Whose last message has come and whose status has not: nobody waits for it."""
         self.is_lost = False
 
     def lose(self) -> None:
@@ -131,23 +137,54 @@ class _Connection:
             call.lose()
 
 
-class _Stream:
-    """One call. `lose` makes the reader fail, which the transport alone would do at the deadline only."""
+class WorkerStream:
+    """One request at a worker, for as long as the block runs: leaving it ends the call.
 
-    def __init__(self, call: grpc.aio.UnaryStreamCall[worker_pb2.ExecuteRequest, worker_pb2.ExecuteResponse]) -> None:
+    `lose` makes the reader fail, which the transport alone would do at the deadline only.
+    """
+
+    def __init__(self, connection: _Connection, call: ExecuteCall) -> None:
+        self._connection = connection
         self._call = call
         self._is_lost = False
+        self._has_finished = False
+
+    def __enter__(self) -> WorkerStream:
+        self._connection.calls[self] = None
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.calls.pop(self, None)
+        self.close()
 
     def lose(self) -> None:
         self._is_lost = True
         self._call.cancel()
 
     def close(self) -> None:
-        """Ends the call at the worker too, where it still runs."""
-        self._call.cancel()
+        """Ends the call at the worker too, where it still runs. One that has finished ends by itself."""
+        if self._has_finished:
+            self._connection.ending.add(self._call)
+            self._call.add_done_callback(self._connection.ending.discard)
+        else:
+            self._call.cancel()
 
-    async def read(self) -> worker_pb2.ExecuteResponse | None:
-        """The next message, None at the end."""
+    async def next(self) -> WorkerEvent | None:
+        """What comes next, None at the end.
+
+        Raises WorkerLostError where the worker is away, stopping or another incarnation than thought, UnavailableError
+        where it is full, and the worker's own errors otherwise.
+        """
+        message = await self._read()
+        if message is None:
+            return None
+        event = _event(message)
+        self._has_finished = isinstance(event, WorkerFinished)
+        return event
+
+    async def _read(self) -> worker_pb2.ExecuteResponse | None:
         try:
             message = await self._call.read()
         except grpc.aio.AioRpcError as error:
@@ -196,22 +233,13 @@ class WorkerPool:
         self._connections: dict[Incarnation, _Connection] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    async def execute(
-        self, worker: WorkerRecord, request: worker_pb2.ExecuteRequest, timeout_s: float
-    ) -> AsyncGenerator[WorkerEvent, None]:
-        """Runs one request; leaving the generator ends the call.
-
-        Raises WorkerLostError where the worker is away, stopping or another incarnation than thought, UnavailableError
-        where it is full, and the worker's own errors otherwise.
-        """
+    def execute(self, worker: WorkerRecord, request: worker_pb2.ExecuteRequest, timeout_s: float) -> WorkerStream:
+        """Runs one request; entering the stream begins to read it."""
         connection = self._connect(worker)
-        stream = _Stream(connection.stub.Execute(request, timeout=timeout_s))
-        with _registered(connection, stream):
-            while (message := await stream.read()) is not None:
-                yield _event(message)
+        return WorkerStream(connection, connection.stub.Execute(request, timeout=timeout_s))
 
     async def ask(self, worker: WorkerRecord, question: Callable[[WorkerStub], Awaitable[_Answer]]) -> _Answer:
-        """Asks one thing. Raises as `execute`, LimitExceededError for a limit of the tenant, and DeadlineError."""
+        """Asks one thing. Raises as a stream does, LimitExceededError for a limit of the tenant, and DeadlineError."""
         connection = self._connect(worker)
         asked = _Question(question(connection.stub))
         with _registered(connection, asked):
@@ -260,17 +288,21 @@ def _event(message: worker_pb2.ExecuteResponse) -> WorkerEvent:
         case "finished":
             end = message.finished
             return WorkerFinished(
-                queue_s=end.queue_duration.ToNanoseconds() / 1e9,
-                prefill_s=end.prefill_duration.ToNanoseconds() / 1e9,
-                decode_s=end.decode_duration.ToNanoseconds() / 1e9,
+                queue_s=_seconds(end.queue_duration),
+                prefill_s=_seconds(end.prefill_duration),
+                decode_s=_seconds(end.decode_duration),
                 preemptions=end.preemptions,
-                preempted_s=end.preempted_duration.ToNanoseconds() / 1e9,
-                recompute_s=end.recompute_duration.ToNanoseconds() / 1e9,
-                swap_s=end.swap_duration.ToNanoseconds() / 1e9,
+                preempted_s=_seconds(end.preempted_duration),
+                recompute_s=_seconds(end.recompute_duration),
+                swap_s=_seconds(end.swap_duration),
                 recomputed_tokens=end.recomputed_tokens,
                 written_tokens=end.written_tokens,
             )
     raise ComputationError("the worker sent an event of an unknown kind")
+
+
+def _seconds(duration: Duration) -> float:
+    return duration.seconds + duration.nanos / 1e9
 
 
 def cached_tokens(message: pb.CachedByTier) -> CachedTokens:

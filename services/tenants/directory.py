@@ -7,7 +7,7 @@ reuse: requests are then computed afresh, exact and isolated but slower.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from cache_store.clock import Clock
 from cache_store.domain import Domain, FormatDigest, TenantId
@@ -22,6 +22,9 @@ from services.tenants.table import ControlTable
 CONTROL_AGE_BOUND_S = 10.0
 """Older than this, control data may miss a revocation or a purge: nothing is reused until it is fresh again."""
 
+MAX_DERIVED = 256
+"""Domains that are remembered of a tenant: it may name as many partitions as it likes."""
+
 _REFUSAL = "the API key is not valid; send `authorization: Bearer sc-...` with a live key of your tenant"
 _NO_HASH = bytes(32)
 
@@ -34,10 +37,19 @@ class KnownTenant:
     generation: int
     num_revoked_keys: int = 0
     """Of the tenant."""
+    _derived: dict[tuple[str, str, FormatDigest], Domain] = field(default_factory=dict, compare=False, repr=False)
+    """This tenant's domains that were asked for, by partition, model and format; other control data begins anew."""
 
     def domain(self, partition: str, model: str, kv_format: FormatDigest) -> Domain:
         """What it has cached of a partition and model is in there, and nothing that was purged."""
-        return derive_fenced_domain(self.tenant.secret, self.tenant.fence, partition, model, kv_format)
+        named = (partition, model, kv_format)
+        found = self._derived.get(named)
+        if found is None:
+            if len(self._derived) >= MAX_DERIVED:
+                self._derived.clear()
+            found = derive_fenced_domain(self.tenant.secret, self.tenant.fence, partition, model, kv_format)
+            self._derived[named] = found
+        return found
 
 
 @dataclass(frozen=True)
@@ -45,6 +57,8 @@ class _View:
     state: ControlState
     live_keys: dict[KeyId, ApiKey]
     num_revoked_keys: dict[TenantId, int]
+    known: dict[TenantId, KnownTenant] = field(default_factory=dict)
+    """Tenants of `state` that were asked for."""
 
 
 class TenantDirectory:
@@ -88,8 +102,16 @@ class TenantDirectory:
     def latest(self, tenant: Tenant) -> KnownTenant:
         """The tenant as it is now: its cache may have been purged since a call began. One that was deleted stays as it
         was; whoever gets its domain knows that by the generation."""
-        now = self._view.state.table.tenants.get(tenant.id, tenant)
-        return KnownTenant(now, self.generation, self._view.num_revoked_keys.get(tenant.id, 0))
+        view = self._view
+        known = view.known.get(tenant.id)
+        if known is not None:
+            return known
+        living = view.state.table.tenants.get(tenant.id)
+        num_revoked_keys = view.num_revoked_keys.get(tenant.id, 0)
+        known = KnownTenant(tenant if living is None else living, self.generation, num_revoked_keys)
+        if living is not None:
+            view.known[tenant.id] = known
+        return known
 
     @property
     def is_ready(self) -> bool:

@@ -129,6 +129,9 @@ class _StreamCall:
     def cancel(self) -> bool:
         return self._call.cancel()
 
+    def add_done_callback(self, callback: Callable[[Any], None]) -> None:
+        self._call.at_the_end(lambda: callback(self))
+
     async def __aiter__(self) -> AsyncIterator[Any]:
         while (message := await self.read()) is not grpc.aio.EOF:
             yield message
@@ -154,6 +157,7 @@ class _Call:
         self._error: BaseException | None = None
         self._is_done = False
         """On the client's side."""
+        self._at_the_end: list[Callable[[], None]] = []
         self._is_broken = False
         """On the server's side; what arrives later is nobody's."""
         self._to_client_s = self._to_server_s = 0.0
@@ -190,6 +194,13 @@ class _Call:
         )
         return True
 
+    def at_the_end(self, callback: Callable[[], None]) -> None:
+        """Calls `callback` when it is done on the client's side."""
+        if self._is_done:
+            callback()
+        else:
+            self._at_the_end.append(callback)
+
     def break_client(self) -> None:
         """See Connection."""
         self._channel.connected_to = None
@@ -199,6 +210,8 @@ class _Call:
         if self._is_done:
             return
         self._is_done, self._error = True, error
+        for callback in self._at_the_end:
+            callback()
         self._forget()
         self._wake()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -19,7 +19,7 @@ from cache_store.errors import (
 from cache_store.registry import WorkerId
 from cache_store.tokens import pack
 from cache_store.usage import CachedTokens
-from services.router.generation import Finished, FinishReason, GenerationEvent, Piece, Started, Timings
+from services.router.generation import Finished, FinishReason, GenerationEvent, Piece, Started, Take, Timings
 from services.router.limits import Concurrency
 from services.router.progress import Progress
 from services.router.request_table import Attached, Call, RequestTable
@@ -42,14 +42,14 @@ class Source:
         self.num_started = 0
         self.num_closed = 0
 
-    async def __call__(self, request_id: str) -> AsyncGenerator[GenerationEvent, None]:
+    async def __call__(self, request_id: str, take: Take) -> None:
         self.num_started += 1
         try:
             while True:
                 event = await self.queue.get()
                 if isinstance(event, Exception):
                     raise event
-                yield event
+                take(event)
                 if isinstance(event, Finished):
                     return
         finally:
@@ -84,7 +84,7 @@ def call(request_id: str | None = "r", tenant: TenantId = ACME, body: bytes = b"
 
 
 async def tokens(table: RequestTable, source: Source, which: Call) -> bytes:
-    async with table.attach(which, source) as attached:
+    with table.attach(which, source) as attached:
         await attached.progress.ended()
         return attached.progress.samples()[0].tokens
 
@@ -186,10 +186,10 @@ async def test_a_request_with_an_id_ends_after_the_grace(table: RequestTable) ->
 async def test_an_abandoned_id_is_free_at_once(table: RequestTable) -> None:
     stuck = asyncio.Event()
 
-    async def slow_to_end(request_id: str) -> AsyncGenerator[GenerationEvent, None]:
+    async def slow_to_end(request_id: str, take: Take) -> None:
         try:
             await asyncio.sleep(60)
-            yield STARTED
+            take(STARTED)
         finally:
             await stuck.wait()
 
@@ -226,8 +226,8 @@ async def test_a_crash_reaches_the_caller(table: RequestTable, events: tuple[Gen
 
 
 async def test_a_generation_that_just_stops_is_an_error(table: RequestTable) -> None:
-    async def nothing(request_id: str) -> AsyncGenerator[GenerationEvent, None]:
-        yield STARTED
+    async def nothing(request_id: str, take: Take) -> None:
+        take(STARTED)
 
     with pytest.raises(RuntimeError):
         await tokens(table, nothing, call())  # type: ignore[arg-type]  # another start
@@ -242,7 +242,7 @@ async def test_a_clients_cancel_ends_with_what_was_made(table: RequestTable) -> 
     assert await caller == pack([1])
     assert source.num_closed == 1
     assert not table.cancel(ACME, "r")
-    async with table.attach(call(), source) as kept:
+    with table.attach(call(), source) as kept:
         assert kept.progress.samples()[0].finish is FinishReason.CANCELLED
 
 
@@ -260,7 +260,7 @@ async def test_closing_sends_callers_elsewhere_and_keeps_what_they_have(table: R
 
 async def test_a_cancel_before_the_first_step_of_the_task_is_not_lost(table: RequestTable) -> None:
     source = Source()
-    async with table.attach(call(), source) as attached:
+    with table.attach(call(), source) as attached:
         assert table.cancel(ACME, "r")
         with pytest.raises(CancelledRequestError):
             await attached.progress.ended()
@@ -286,7 +286,7 @@ async def test_limits_of_a_tenant_and_of_all(table: RequestTable) -> None:
 
 async def test_a_slow_reader_gets_everything_in_one_piece(table: RequestTable) -> None:
     source = Source()
-    async with table.attach(call(None), source) as attached:
+    with table.attach(call(None), source) as attached:
         events = attached.progress.events()
         source.put(STARTED, piece(1))
         seen = [await anext(events), await anext(events)]
@@ -308,9 +308,8 @@ async def test_readers_are_shown_the_pieces_before_the_error(table: RequestTable
         async for event in attached.progress.events():
             seen.append(event)
 
-    async with table.attach(call(None), source) as attached:
-        with pytest.raises(WorkerLostError):
-            await read(attached)
+    with table.attach(call(None), source) as attached, pytest.raises(WorkerLostError):
+        await read(attached)
     assert seen == [STARTED, piece(1)]
 
 

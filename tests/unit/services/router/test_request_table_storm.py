@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncGenerator
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +15,7 @@ from cache_store.errors import AlreadyExistsError, LimitExceededError, Stemcache
 from cache_store.registry import WorkerId
 from cache_store.tokens import pack
 from cache_store.usage import CachedTokens
-from services.router.generation import Finished, FinishReason, GenerationEvent, Piece, Started, Timings
+from services.router.generation import Finished, FinishReason, Piece, Started, Take, Timings
 from services.router.limits import Concurrency
 from services.router.request_table import Call, RequestTable
 from services.router.results import KeptResults, ResultBounds
@@ -37,18 +36,18 @@ class World:
         self.table = RequestTable(clock, Concurrency("places", 6, 4), KeptResults(clock, bounds), GRACE_S)
         self.num_inside = 0
 
-    async def generation(self, request_id: str) -> AsyncGenerator[GenerationEvent, None]:
+    async def generation(self, request_id: str, take: Take) -> None:
         self.num_inside += 1
         try:
             await self.pause()
-            yield STARTED
+            take(STARTED)
             for token in range(self.rng.randrange(6)):
                 await self.pause()
-                yield Piece(0, "t", pack([token]), None)
+                take(Piece(0, "t", pack([token]), None))
             if self.rng.random() < 0.2:
                 raise self.rng.choice([WorkerLostError("lost"), ZeroDivisionError()])
-            yield Piece(0, "t", pack([99]), FinishReason.STOP)
-            yield Finished(TIMINGS)
+            take(Piece(0, "t", pack([99]), FinishReason.STOP))
+            take(Finished(TIMINGS))
         finally:
             self.num_inside -= 1
 
@@ -64,7 +63,7 @@ class World:
         request_id = self.rng.choice([None, "1", "2"])
         call = Call(tenant, request_id, self.rng.choice([b"same", b"same", b"other"]))
         try:
-            async with self.table.attach(call, self.generation) as attached:
+            with self.table.attach(call, self.generation) as attached:
                 async for _ in attached.progress.events():
                     await self.pause()
                 assert attached.progress.finished is not None

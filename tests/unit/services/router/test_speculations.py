@@ -69,6 +69,30 @@ def test_what_a_worker_did_not_take_is_withdrawn() -> None:
     speculations.check_invariants()
 
 
+def test_what_a_worker_has_computed_is_not_withdrawn() -> None:
+    clock = ManualClock()
+    speculations = Speculations(clock)
+    entry = speculations.add(ACME, TAG, ONE, chain(1, 2), 0.0)
+    speculations.settle(entry)
+    speculations.withdraw(entry)
+    assert speculations.leading(TAG, ONE, chain(1, 2)) == 2
+    clock.advance(SETTLED_S + 0.01)
+    assert speculations.leading(TAG, ONE, chain(1, 2)) == 0
+    speculations.check_invariants()
+
+
+def test_what_is_on_its_way_follows_what_is_held() -> None:
+    speculations = Speculations(ManualClock())
+    whole = chain(1, 2, 3, 4)
+    speculations.add(ACME, TAG, ONE, whole[32:], 0.0)
+    assert speculations.leading(TAG, ONE, whole, 2) == 4
+    assert speculations.leading(TAG, ONE, whole[:48], 2) == 3
+    assert speculations.leading(TAG, ONE, whole, 3) == 4
+    assert speculations.leading(TAG, ONE, whole, 4) == 4
+    assert speculations.leading(TAG, ONE, whole, 1) == 1, "the second block is neither there nor on its way"
+    assert speculations.leading(TAG, TWO, whole, 2) == 2
+
+
 def test_they_are_bounded() -> None:
     speculations = Speculations(ManualClock(), max_blocks=5)
     for number in range(10):
