@@ -83,8 +83,8 @@ bench-prefix: $(VENV)/dev ## TTFT cold and warm through client, router and worke
 bench-index: $(VENV)/dev ## The index with a million blocks: lookups, updates, memory, ends and purges, beside Dynamo.
 	$(BIN)/python -m tests.bench.index --dynamo $(VENV)-dynamo $(OPTIONS)
 
-bench-router: $(VENV)/dev ## What the router adds to a call, against one plain grpc.aio hop.
-	$(BIN)/python -m tests.bench.router $(OPTIONS)
+bench-router: $(VENV)/dev ## What the router adds to a call, against one plain grpc.aio hop and beside other routers.
+	$(BIN)/python -m tests.bench.router --sglang-router $(VENV)-sglang-router --smg $(VENV)-smg $(OPTIONS)
 
 bench-cluster: $(VENV)/dev ## Routing rules on public traces over 4 and 8 workers, in simulated time.
 	$(BIN)/python -m tests.bench.cluster $(OPTIONS)
@@ -111,6 +111,8 @@ bench-peers: $(VENV)/dev ## Installs the peers that benchmarks are run beside, e
 	infra/vllm_peer.sh $(VENV)-vllm
 	infra/llama_peer.sh $(VENV)-llama
 	infra/pip_peer.sh $(VENV)-dynamo ai-dynamo-runtime==1.6.1
+	infra/pip_peer.sh $(VENV)-sglang-router sglang-router==0.3.2
+	infra/pip_peer.sh $(VENV)-smg smg==1.13.0
 
 gpu-check: $(VENV)/dev ## Results of all kinds of cache on a GPU, and how well it is used.
 	$(BIN)/python -m tests.gpu.check --json gpu-check.json

@@ -5,6 +5,9 @@ with an embedded Valkey. Prompts of 2,048 token ids that are cached, answers of 
 from one client: straight at the worker, over the proxy, and over the router. Added latency is the difference of
 percentiles to the straight way. With many calls at once client, worker and what lies between share the cores: so calls
 per second are also told per second of processor time of the process in between.
+
+In the same run the routers of others that are installed, with their cache-aware policy: they speak HTTP, so they stand
+in front of a worker that does, and what they add is the difference to that worker asked straight.
 """
 
 from __future__ import annotations
@@ -14,7 +17,7 @@ import random
 import statistics
 import tempfile
 from contextlib import AsyncExitStack
-from dataclasses import asdict
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 import grpc
@@ -30,9 +33,11 @@ from services.tenants.directory import KnownTenant
 from services.tenants.master_key import cluster_key
 from tests.bench.machine import ROOT, conditions_line, machine, print_table, verdict, versions, write_json
 from tests.bench.percentiles import percentile
+from tests.bench.router.http_side import HttpCalls, http_side
 from tests.bench.router.measure import CONCURRENCY, Figures, measure
-from tests.bench.router.processes import listening
-from tests.bench.router.sides import HOP, ROUTER, STRAIGHT, Messages, executing, generating
+from tests.bench.router.peers import SGLANG_ROUTER, SMG, NotRunError, peer_router, version_of
+from tests.bench.router.processes import Listening, listening
+from tests.bench.router.sides import HOP, ROUTER, STRAIGHT, Messages, Side, executing, generating
 from tests.support.router_host import MASTER, Tenant, eventually_async, operator_store, until_served
 from tests.support.worker_process import worker_process
 
@@ -40,17 +45,29 @@ NUM_PROMPTS = 3
 """They fit into the worker's 512 blocks, so that they stay cached."""
 MAX_ADDED, MIN_RATE = 2.0, 0.5
 BLOCK_TOKENS = 16
+HTTP = "straight to a worker that speaks HTTP"
 _VOCABULARY = 32_000
 _READY_S = 60.0
+
+
+@dataclass(slots=True)
+class _Peers:
+    """Sides of others."""
+
+    sides: list[Side] = field(default_factory=list)
+    not_run: dict[str, str] = field(default_factory=dict)
+    """Why, by package."""
 
 
 def main() -> None:
     arguments = _arguments()
     before = machine()
     with tempfile.TemporaryDirectory(prefix="sc-") as folder, EmbeddedValkey.start(Path(folder) / "valkey") as server:
-        found = uvloop.run(_run(arguments, server.urls, Path(folder)))
+        found, not_run = uvloop.run(_run(arguments, server.urls, Path(folder)))
     after = machine()
     _print(found)
+    for package, why in not_run.items():
+        print(f"  {package}: not run: {why}")
     print(f"{conditions_line(before, after)}; prompts of {arguments.tokens:,} tokens")
     document = {
         "before": before,
@@ -58,12 +75,15 @@ def main() -> None:
         "versions": versions("grpcio", "uvloop", "protobuf"),
         "settings": {name: str(value) for name, value in vars(arguments).items()},
         "sides": {name: asdict(figures) for name, figures in found.items()},
+        "not_run": not_run,
     }
     write_json(arguments.json, document)
     print(f"JSON: {arguments.json}")
 
 
-async def _run(arguments: argparse.Namespace, urls: RoleUrls, folder: Path) -> dict[str, Figures]:
+async def _run(
+    arguments: argparse.Namespace, urls: RoleUrls, folder: Path
+) -> tuple[dict[str, Figures], dict[str, str]]:
     prompts = _prompts(arguments.tokens)
     async with AsyncExitStack() as stack:
         store = await stack.enter_async_context(operator_store(urls))
@@ -76,6 +96,7 @@ async def _run(arguments: argparse.Namespace, urls: RoleUrls, folder: Path) -> d
         router = await stack.enter_async_context(listening("tests.bench.router.router_process", told))
         worker = (await _workers(urls, arguments.workers))[0]
         proxy = await stack.enter_async_context(listening("tests.bench.router.proxy", {"target": worker.address}))
+        peers = await _peers(arguments, folder, stack)
         channels = [
             await stack.enter_async_context(grpc.aio.insecure_channel(address))
             for address in (worker.address, proxy.address, router.address)
@@ -84,14 +105,39 @@ async def _run(arguments: argparse.Namespace, urls: RoleUrls, folder: Path) -> d
         known = KnownTenant(tenant.value, tenant.state.generation)
         number = NUM_PROMPTS * 700
         messages = Messages(worker, known, cluster_key(MASTER), prompts, number)
+        min_cached = arguments.tokens - BLOCK_TOKENS
         sides = [
-            executing(STRAIGHT, channels[0], messages, None),
-            executing(HOP, channels[1], messages, proxy),
-            generating(channels[2], key, prompts, router),
+            executing(STRAIGHT, channels[0], messages, None, min_cached),
+            executing(HOP, channels[1], messages, proxy, min_cached),
+            generating(channels[2], key, prompts, router, min_cached),
+            *peers.sides,
         ]
-        return await measure(
-            sides, arguments.tokens - BLOCK_TOKENS, arguments.calls, arguments.rounds, arguments.calls_per_round
-        )
+        found = await measure(sides, arguments.calls, arguments.rounds, arguments.calls_per_round)
+        return found, peers.not_run
+
+
+async def _peers(arguments: argparse.Namespace, folder: Path, stack: AsyncExitStack) -> _Peers:
+    """Those that are installed, each in front of one and the same worker."""
+    peers = _Peers()
+    worker = await stack.enter_async_context(listening("tests.bench.router.http_worker", {}))
+
+    def side(name: str, address: str, between: Listening | None) -> Side:
+        calls = HttpCalls(address, arguments.tokens, NUM_PROMPTS)
+        stack.callback(calls.close)
+        return http_side(name, calls, between)
+
+    for peer, environment in ((SGLANG_ROUTER, arguments.sglang_router), (SMG, arguments.smg)):
+        try:
+            version = await version_of(peer, environment)
+            router = peer_router(peer, environment, worker.address, folder / f"{peer.package}.log")
+            between = await stack.enter_async_context(router)
+        except NotRunError as error:
+            peers.not_run[peer.package] = str(error)
+        else:
+            peers.sides.append(side(f"{peer.package} {version}", between.address, between))
+    if peers.sides:
+        peers.sides.insert(0, side(HTTP, worker.address, None))
+    return peers
 
 
 async def _workers(urls: RoleUrls, number: int) -> list[WorkerRecord]:
@@ -116,21 +162,26 @@ def _print(found: dict[str, Figures]) -> None:
     straight, hop, router = (found[name] for name in (STRAIGHT, HOP, ROUTER))
     rows = []
     for name, each in found.items():
-        added = [
-            f"{(each.p(share) - straight.p(share)) * 1e3:.2f}" if each is not straight else "-" for share in (0.5, 0.99)
-        ]
+        if name in (STRAIGHT, HTTP):
+            base = each
+        added = [f"{(each.p(share) - base.p(share)) * 1e3:.2f}" if each is not base else "-" for share in (0.5, 0.99)]
         rows.append(
             (
                 name,
                 *(f"{each.p(share) * 1e3:.2f}" for share in (0.5, 0.99)),
                 *added,
+                f"{each.cpu_rate:.0f}" if each.cpu_rate else "-",
                 f"{statistics.median(each.rates):.0f}",
                 f"{statistics.median(each.cpu_rates):.0f}" if each.cpu_rates else "-",
                 *(f"{percentile(each.loaded_s, share) * 1e3:.1f}" for share in (0.5, 0.99)),
             )
         )
     print_table(
-        ("", "p50 ms", "p99 ms", "added p50", "added p99", f"calls/s at {CONCURRENCY}", "per core", "p50 ms", "p99 ms"),
+        (
+            "",
+            *("p50 ms", "p99 ms", "added p50", "added p99", "calls/s per core at 1"),
+            *(f"calls/s at {CONCURRENCY}", "per core", "p50 ms", "p99 ms"),
+        ),
         rows,
     )
     ratio = (router.p(0.5) - straight.p(0.5)) / (hop.p(0.5) - straight.p(0.5))
@@ -149,6 +200,8 @@ def _arguments() -> argparse.Namespace:
     parser.add_argument("--calls", type=int, default=500, help="one after the other, of each side")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--calls-per-round", type=int, default=1_500)
+    parser.add_argument("--sglang-router", type=Path, default=ROOT / ".venv-sglang-router", help="its environment")
+    parser.add_argument("--smg", type=Path, default=ROOT / ".venv-smg", help="its environment")
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "bench-router.json")
     return parser.parse_args()
 

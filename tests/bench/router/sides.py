@@ -36,6 +36,8 @@ class Side:
     call: Callable[[], Awaitable[int]]
     """Tokens that were cached."""
     between: Listening | None
+    min_cached: int
+    """A call with fewer tokens cached is not what is measured."""
 
 
 class Messages:
@@ -71,7 +73,9 @@ class Messages:
         return self._made[next(self._next) % len(self._made)]
 
 
-def executing(name: str, channel: grpc.aio.Channel, messages: Messages, between: Listening | None) -> Side:
+def executing(
+    name: str, channel: grpc.aio.Channel, messages: Messages, between: Listening | None, min_cached: int
+) -> Side:
     """A way on which the worker's own method is called."""
     stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
 
@@ -82,10 +86,12 @@ def executing(name: str, channel: grpc.aio.Channel, messages: Messages, between:
                 cached = message.started.cached_by_tier.device_tokens
         return cached
 
-    return Side(name, call, between)
+    return Side(name, call, between, min_cached)
 
 
-def generating(channel: grpc.aio.Channel, key: str, prompts: Sequence[PackedTokens], between: Listening) -> Side:
+def generating(
+    channel: grpc.aio.Channel, key: str, prompts: Sequence[PackedTokens], between: Listening, min_cached: int
+) -> Side:
     """The router's way: what a tenant calls."""
     stub: Any = inference_pb2_grpc.InferenceServiceStub(channel)
     metadata = (("authorization", f"Bearer {key}"),)
@@ -108,4 +114,4 @@ def generating(channel: grpc.aio.Channel, key: str, prompts: Sequence[PackedToke
                 cached = event.started.usage.cached_tokens
         return cached
 
-    return Side(ROUTER, call, between)
+    return Side(ROUTER, call, between, min_cached)
