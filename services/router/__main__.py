@@ -12,6 +12,7 @@ from cache_store.clock import SystemClock
 from cache_store.errors import StemcacheError
 from cache_store.log_setup import log_as_json
 from services.router.app import running_router
+from services.router.collection import collect_seldom
 from services.settings import RouterSettings
 
 BAD_SETTINGS = 2
@@ -23,6 +24,7 @@ async def serve(settings: RouterSettings) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, router.stop)
+        collect_seldom()
         await router.run()
 
 

@@ -6,6 +6,7 @@ The only place where `GenerationSpec` is made. Holds no state.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from google.protobuf.duration_pb2 import Duration
@@ -40,7 +41,7 @@ MAX_STOP_TOKEN_IDS = 64
 MAX_SAMPLES = 16
 MAX_TEMPERATURE = 10.0
 
-_CACHE_MODES = {
+_CACHE_MODES: Mapping[int, CacheMode] = {
     pb.CachePolicy.MODE_UNSPECIFIED: CacheMode.READ_WRITE,
     pb.CachePolicy.MODE_READ_WRITE: CacheMode.READ_WRITE,
     pb.CachePolicy.MODE_READ_ONLY: CacheMode.READ_ONLY,
@@ -128,12 +129,11 @@ def _request_id(request_id: str) -> str:
 
 
 def _cache_mode(policy: pb.CachePolicy) -> CacheMode:
-    known = {int(number): value for number, value in _CACHE_MODES.items()}
-    if policy.mode not in known:
+    mode = _CACHE_MODES.get(policy.mode)
+    if mode is None:
         raise InvalidRequestError(
-            "cache_policy.mode", f"cache mode {policy.mode} is unknown; 0 to {max(known)} are known"
+            "cache_policy.mode", f"cache mode {policy.mode} is unknown; 0 to {max(_CACHE_MODES)} are known"
         )
-    mode = known[policy.mode]
     return CacheMode.READ_ONLY if policy.no_store and mode is CacheMode.READ_WRITE else mode
 
 

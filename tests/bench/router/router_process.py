@@ -19,6 +19,7 @@ from cache_store.clock import SystemClock
 from cache_store.log_setup import log_as_json
 from services.cluster.redis_roles import RoleUrls
 from services.router.app import running_router
+from services.router.collection import collect_seldom
 from tests.support.router_host import router_settings
 
 
@@ -26,6 +27,7 @@ async def serve(urls: RoleUrls, folder: Path, out: TextIO) -> None:
     """Until SIGTERM."""
     async with running_router(router_settings(urls, folder), SystemClock()) as router:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, router.stop)
+        collect_seldom()
         print(router.address, file=out, flush=True)
         await router.run()
 
