@@ -42,13 +42,13 @@ class Outcome:
     ttl_s: float
     """Seconds without use after which its blocks are dropped; infinite: no bound."""
     is_repeat: bool = False
-    """Another sample of the request, which had the same prompt."""
+    """The request has told before that it used its prompt: by another sample, or when it was preempted."""
 
 
 class Use:
     """The last use of blocks: made once per request, shared by all blocks that the request let go of."""
 
-    __slots__ = ("class_id", "expires_s", "num_tokens", "order", "session", "time_s", "turn")
+    __slots__ = ("class_id", "expires_s", "num_tokens", "order", "place", "session", "time_s", "turn")
 
     def __init__(
         self,
@@ -68,6 +68,8 @@ class Use:
         """1 for the first request of a session, as far as it can be told."""
         self.session = session
         self.expires_s = expires_s
+        self.place = 0
+        """Of the request among its tenant's, by which curves of reuse tell uses apart; 0: none."""
         self.order = 0
         """Counts up with each use in a pool, which sets it: tells apart what happened at the same time."""
 

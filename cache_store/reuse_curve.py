@@ -1,9 +1,12 @@
 """How often a tenant would hit with more or less room: its miss-ratio curve, live, from what it asked for.
 
 For each block that is asked for, its stack distance is counted: how many other blocks of the tenant were used since it
-was used last. With least-recently-used eviction it is hit wherever there is room for more than that. Only blocks whose
-digest is below a bound are followed, and distances scaled up (as in SHARDS, Waldspurger et al., FAST 2015); the bound
-falls until those followed fit. Of one request the tail counts as used first, as in the pool.
+was used last. With least-recently-used eviction it is hit wherever there is room for more than that. Of one request the
+tail counts as used first, as in the pool.
+
+Of a block that is still there its last use is known, and with it the distance. Of those that went only a sample is
+remembered, whose digests are below a bound (as in SHARDS, Waldspurger et al., FAST 2015): it stands for the others that
+had to be computed. So what fits into the room of now is exact, and what many ask for is no matter of chance.
 
 Holds digests of the tenant's own blocks, and nothing of other tenants changes it. Owned by the tenant's account.
 """
@@ -11,15 +14,22 @@ Holds digests of the tenant's own blocks, and nothing of other tenants changes i
 from __future__ import annotations
 
 import math
-from collections import OrderedDict
+from array import array
+from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import groupby
+
+from cache_store.policy import UsedBlock
 
 HALF_LIFE_S = 86_400.0
 """After a day what was asked for counts half."""
 
 BINS_PER_DOUBLING = 32
 NUM_BINS = 32 * BINS_PER_DOUBLING
+
+NUM_PLACES = 1 << 13
+"""Requests whose blocks are told apart by recency; blocks that were used before them count as new."""
 
 _EVERYTHING = b"\xff" * 17
 _MAX_DOUBLINGS = 200
@@ -34,6 +44,8 @@ class CurvePoints:
     """Blocks of prompts, those of late counting more."""
     hits_by_bin: tuple[float, ...]
     """Of them, those hit with room for bin_start(k) to bin_start(k + 1) blocks, and not with less."""
+    found_blocks: float = 0.0
+    """Of them, those that were there, by the order of eviction that is in force."""
 
     def hit_share(self, num_blocks: float) -> float:
         """Part of the blocks that are hit with room for so many."""
@@ -63,37 +75,52 @@ def bin_start(at: int) -> float:
 
 
 class ReuseCurve:
-    """Of one tenant."""
+    """Of one tenant. Requests have places in the order of their ends, from 1."""
 
-    __slots__ = ("_asked", "_bins", "_counts", "_depth",
-        "_followed", "_half_life_s", "_last", "_limit", "_now", "_room", "_scale",
-                 "_since_s")  # fmt: skip
+    __slots__ = (
+        "_asked",
+        "_computed",
+        "_depth",
+        "_followed",
+        "_gone_bins",
+        "_half_life_s",
+        "_last",
+        "_limit",
+        "_room",
+        "_scale",
+        "_since_s",
+        "_stack",
+        "_there_bins",
+    )
 
     def __init__(self, room: int, depth: int, half_life_s: float = HALF_LIFE_S) -> None:
-        """Follows at most `room` blocks; distances beyond `depth` blocks need not be told apart."""
+        """Remembers at most `room` blocks that went; distances beyond `depth` blocks need not be told apart."""
         assert room >= 1
         self._room = room
         self._depth = depth
         self._half_life_s = half_life_s
-        self._scale = 1
-        """Blocks for which one that is followed stands; a power of two."""
-        self._limit = _EVERYTHING
-        """Digests below it are followed."""
-        self._last: OrderedDict[bytes, int] = OrderedDict()
-        """Blocks that are followed, the one used last at the end → number of the request that used it."""
-        self._counts = _Counts(2 * room)
-        """How many there are by that number."""
-        self._now = 0
-        self._bins = [0.0] * NUM_BINS
-        self._asked = 0.0
-        """Blocks of prompts."""
-        self._followed = 0.0
-        """The same, by those that are followed: hits are told as a part of it."""
         self._since_s = -math.inf
+        self._scale = 1
+        """Blocks that one of the sample stands for; a power of two."""
+        self._limit = _EVERYTHING
+        """Digests below it are of the sample."""
+        self._last: OrderedDict[bytes, int] = OrderedDict()
+        """The sample → place of its last use, the latest at the end."""
+        self._stack = _Stack(NUM_PLACES)
+        self._asked = 0.0
+        """Blocks of prompts; as all below, weighed by when it was."""
+        self._computed = 0.0
+        """Of them, those of which no use was known any more."""
+        self._followed = 0.0
+        """Of those, the ones of the sample."""
+        self._there_bins = [0.0] * NUM_BINS
+        """Distances of blocks that were there."""
+        self._gone_bins = [0.0] * NUM_BINS
+        """Distances of blocks of the sample that had gone."""
 
     @property
     def num_followed(self) -> int:
-        """Blocks."""
+        """Blocks in the sample."""
         return len(self._last)
 
     @property
@@ -101,55 +128,87 @@ class ReuseCurve:
         """Blocks of prompts, those of late counting more."""
         return self._asked
 
-    def use(self, digests: Sequence[bytes], num_asked: int, now_s: float) -> None:
-        """A request is over that used these blocks, first to last; the first `num_asked` are of its prompt."""
+    def use(self, blocks: Sequence[UsedBlock], num_asked: int, now_s: float) -> int:
+        """A request is over that used these blocks, first to last, and the first `num_asked` are of its prompt.
+
+        They are as they were used before it; the place of this use is returned.
+        """
         weight = self._weight(now_s)
-        limit = self._limit
-        followed = [(digest, at) for at, digest in enumerate(digests) if digest < limit]
-        scaled = weight * self._scale
         self._asked += weight * num_asked
-        if not followed:
-            return
-        self._followed += scaled * sum(at < num_asked for _, at in followed)
-        if self._now + 1 >= self._counts.size:
-            self._renumber()
-        last, bins, counts, scale = self._last, self._bins, self._counts, self._scale
-        before, newer, num_equal = 0, 0, 0
-        for digest, at in followed:
-            found = last.get(digest)
-            if found is None:
-                continue
-            if found != before:
-                before, newer, num_equal = found, len(last) - counts.up_to(found), 0
-            if at < num_asked:
-                bins[bin_of((newer + num_equal + 0.5) * scale)] += scaled
-            num_equal += 1
-        self._move([digest for digest, _ in followed])
+        stack = self._stack
+        moved: Counter[int] = Counter()
+        at = 0
+        for place, run in groupby(block.use.place if block.use is not None else 0 for block in blocks):
+            end = at + sum(1 for _ in run)
+            if place > stack.oldest:
+                self._note_there(stack.num_after(place), min(end, num_asked) - at, weight)
+                moved[place] += end - at
+            else:
+                self._note_gone(blocks[at:end], max(0, min(end, num_asked) - at), weight, moved)
+            at = end
+        for place, number in moved.items():
+            stack.take(place, number)
+        now = stack.push(len(blocks))
+        limit, last = self._limit, self._last
+        for digest in [block.digest for block in reversed(blocks) if block.digest < limit]:
+            last[digest] = now
+            last.move_to_end(digest)
+        if len(last) > self._room:
+            self._shrink()
+        return now
 
     def resize(self, room: int) -> None:
-        """Follows at most so many blocks from now on."""
-        if room != self._room:
-            self._room = room
-            self._counts = _Counts(2 * room)
-            self._shrink()
-            self._renumber()
+        """Remembers at most so many blocks from now on."""
+        self._room = room
+        self._shrink()
 
     def points(self) -> CurvePoints:
         """The curve so far."""
-        if self._followed <= 0:
+        if self._asked <= 0:
             return NO_CURVE
-        end = max((at for at, number in enumerate(self._bins) if number), default=-1) + 1
-        ratio = self._asked / self._followed
-        return CurvePoints(self._asked, tuple(number * ratio for number in self._bins[:end]))
+        ratio = self._computed / self._followed if self._followed > 0 else 0.0
+        both = [there + ratio * gone for there, gone in zip(self._there_bins, self._gone_bins, strict=True)]
+        end = max((at for at, number in enumerate(both) if number), default=-1) + 1
+        return CurvePoints(self._asked, tuple(both[:end]), sum(self._there_bins))
 
     def check_invariants(self) -> None:
         """Raises AssertionError where the books do not agree."""
         assert len(self._last) <= self._room
         assert all(digest < self._limit for digest in self._last)
-        numbers = list(self._last.values())
-        assert numbers == sorted(numbers), "what was used later is further back"
-        assert not numbers or numbers[-1] <= self._now < self._counts.size
-        assert all(self._counts.up_to(each) == sum(n <= each for n in numbers) for each in set(numbers))
+        places = list(self._last.values())
+        assert places == sorted(places), "what was used later is further back"
+        assert self._followed <= self._computed + 1e-6 * self._asked <= (1 + 1e-5) * self._asked
+        self._stack.check_invariants()
+
+    def _note_there(self, num_newer: int, num_asked: int, weight: float) -> None:
+        """Blocks that follow each other and were last used by one request."""
+        if num_asked <= 0:
+            return
+        bins, first, last = self._there_bins, bin_of(num_newer + 0.5), bin_of(num_newer + num_asked - 0.5)
+        if first == last:
+            bins[first] += weight * num_asked
+            return
+        for distance in range(num_newer, num_newer + num_asked):
+            bins[bin_of(distance + 0.5)] += weight
+
+    def _note_gone(self, blocks: Sequence[UsedBlock], num_asked: int, weight: float, moved: Counter[int]) -> None:
+        """Blocks that follow each other and of which no use is known any more, but of the sample."""
+        self._computed += weight * num_asked
+        limit, last, stack, scale = self._limit, self._last, self._stack, self._scale
+        before = first = 0
+        for at, block in enumerate(blocks):
+            if block.digest >= limit:
+                continue
+            if at < num_asked:
+                self._followed += weight
+            place = last.get(block.digest, 0)
+            if place <= stack.oldest:
+                continue
+            if place != before:
+                before, first = place, at
+            moved[place] += scale
+            if at < num_asked:
+                self._gone_bins[bin_of(stack.num_after(place) + at - first + 0.5)] += weight
 
     def _weight(self, now_s: float) -> float:
         """What is counted now; it grows, so that what was counted before counts less."""
@@ -157,74 +216,86 @@ class ReuseCurve:
             self._since_s = now_s
         doublings = (now_s - self._since_s) / self._half_life_s
         if doublings > _MAX_DOUBLINGS:
-            self._bins = [number * 2.0**-doublings for number in self._bins]
-            self._asked *= 2.0**-doublings
-            self._followed *= 2.0**-doublings
+            factor = 2.0**-doublings
+            self._there_bins = [number * factor for number in self._there_bins]
+            self._gone_bins = [number * factor for number in self._gone_bins]
+            self._asked *= factor
+            self._computed *= factor
+            self._followed *= factor
             self._since_s, doublings = now_s, 0.0
         return float(2.0**doublings)
 
-    def _move(self, digests: list[bytes]) -> None:
-        """These were used just now, the first of them last."""
-        self._now += 1
-        last, counts, now = self._last, self._counts, self._now
-        for digest in reversed(digests):
-            found = last.get(digest)
-            if found is not None:
-                counts.add(found, -1)
-                last.move_to_end(digest)
-            last[digest] = now
-            counts.add(now, 1)
-        if len(last) > self._room:
-            self._shrink()
-
     def _shrink(self) -> None:
-        """Follows fewer blocks: every other one, where the rest would not reach deep enough, else those used last."""
+        """Remembers fewer blocks: every other one, where the rest would not reach deep enough, else those of late."""
         while len(self._last) > self._room:
             if self._room * self._scale >= self._depth:
-                _, number = self._last.popitem(last=False)
-                self._counts.add(number, -1)
+                self._last.popitem(last=False)
                 continue
             self._scale *= 2
             self._limit = ((1 << _DIGEST_BITS) // self._scale).to_bytes(_DIGEST_BITS // 8, "big")
             for digest in [digest for digest in self._last if digest >= self._limit]:
-                self._counts.add(self._last.pop(digest), -1)
-
-    def _renumber(self) -> None:
-        """Numbers the requests from 1 again."""
-        self._counts.clear()
-        self._now = before = 0
-        for digest, number in self._last.items():
-            if number != before:
-                self._now, before = self._now + 1, number
-            self._last[digest] = self._now
-            self._counts.add(self._now, 1)
+                del self._last[digest]
 
 
-class _Counts:
-    """Sums over a growing number of counters in logarithmic time (Fenwick, 1994)."""
+class _Stack:
+    """How many blocks were last used at each of the last places; sums in logarithmic time (Fenwick, 1994)."""
 
-    __slots__ = ("_sums", "size")
+    __slots__ = ("_numbers", "_size", "_sums", "_total", "now", "oldest")
 
     def __init__(self, size: int) -> None:
-        self.size = size + 2
-        """Numbers are below it."""
-        self._sums = [0] * self.size
+        self._size = size
+        self._numbers = array("q", [0]) * (size + 1)
+        self._sums = array("q", [0]) * (size + 1)
+        self._total = 0
+        self.now = 0
+        """The last place."""
+        self.oldest = 0
+        """Places up to it are not told apart any more."""
 
-    def clear(self) -> None:
-        """All are 0."""
-        self._sums = [0] * self.size
-
-    def add(self, number: int, change: int) -> None:
-        """Changes one."""
-        sums, size = self._sums, self.size
-        while number < size:
-            sums[number] += change
-            number += number & -number
-
-    def up_to(self, number: int) -> int:
-        """The sum of all up to and with it."""
-        sums, total = self._sums, 0
-        while number:
-            total += sums[number]
-            number &= number - 1
+    def num_after(self, place: int) -> int:
+        """Blocks that were last used later."""
+        at, total, sums = place - self.oldest, self._total, self._sums
+        while at:
+            total -= sums[at]
+            at &= at - 1
         return total
+
+    def push(self, number: int) -> int:
+        """So many blocks have been used now; at which place."""
+        if self.now - self.oldest >= self._size:
+            self._forget_half()
+        self.now += 1
+        self._add(self.now - self.oldest, number)
+        return self.now
+
+    def take(self, place: int, number: int) -> None:
+        """So many blocks of a place have been used later; where that was estimated, no more than there are."""
+        at = place - self.oldest
+        self._add(at, -min(number, self._numbers[at]))
+
+    def check_invariants(self) -> None:
+        """Sums are those of the numbers."""
+        assert min(self._numbers) >= 0
+        assert sum(self._numbers) == self._total
+        total = 0
+        for at in range(1, self._size + 1):
+            total += self._numbers[at]
+            assert self.num_after(self.oldest + at) == self._total - total
+
+    def _add(self, at: int, change: int) -> None:
+        self._numbers[at] += change
+        self._total += change
+        while at <= self._size:
+            self._sums[at] += change
+            at += at & -at
+
+    def _forget_half(self) -> None:
+        half = self._size // 2
+        kept = self._numbers[half + 1 :]
+        self.oldest += half
+        self._numbers = array("q", [0]) * (self._size + 1)
+        self._sums = array("q", [0]) * (self._size + 1)
+        self._total = 0
+        for at, number in enumerate(kept, start=1):
+            if number:
+                self._add(at, number)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from cache_store.account import Account
 from cache_store.clock import Clock
-from cache_store.policy import PREEMPTED, Outcome, Use
+from cache_store.policy import Outcome, Use
 from cache_store.prefix_tree import Block
 from cache_store.shadow import Sample
 
@@ -31,15 +31,16 @@ class Uses:
             account.watch.use(sample.of(blocks))
             account.watch.judge()
         num_prompt_blocks = outcome.prompt_tokens // self._block_size
-        if account.curve is not None and outcome.stop != PREEMPTED:
+        place = 0
+        if account.curve is not None:
             num_asked = 0 if outcome.is_repeat else min(num_prompt_blocks, len(blocks))
-            account.curve.use([block.digest for block in blocks], num_asked, self._clock.monotonic_s())
+            place = account.curve.use(blocks, num_asked, self._clock.monotonic_s())
         parts = account.policy.uses(outcome, blocks, num_prompt_blocks, self._clock.monotonic_s())
         self._num_uses += 1
         start = 0
         for each in parts:
             use, end = each.use, each.end
-            use.order = self._num_uses
+            use.order, use.place = self._num_uses, place
             for block in blocks[start:end]:
                 block.use = use
             start = end

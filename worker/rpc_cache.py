@@ -113,6 +113,7 @@ class PrefixCalls:
         return worker_pb2.ReadReuseResponse(
             asked_blocks=points.asked_blocks,
             hits_by_bin=points.hits_by_bin,
+            found_blocks=points.found_blocks,
             guaranteed_blocks=0 if use is None else use.guaranteed_blocks,
             used_blocks=0 if use is None else use.used_blocks,
         )

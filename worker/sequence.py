@@ -129,11 +129,11 @@ class Sequence:
         "flight",
         "has_fetched",
         "has_moved",
+        "has_told",
         "held_from",
         "held_to",
         "id",
         "is_stopped",
-        "is_twin",
         "last_token",
         "loaded",
         "marks",
@@ -206,8 +206,8 @@ class Sequence:
         """Blocks that came for it since it was queued, by their number in its prompt."""
         self.num_lost = 0
         """Leading tokens that were computed before its last preemption: to compute them again is a loss."""
-        self.is_twin = False
-        """It was forked off another sequence of its request."""
+        self.has_told = False
+        """That it used its prompt: when it was preempted, or by the sequence that it was forked off."""
         self.is_stopped = False
         """Preempted, and in no step since."""
         self.finish: Finish | None = None
@@ -271,7 +271,7 @@ class Sequence:
             session=request.session,
             session_end=request.session_end,
             ttl_s=request.ttl_s,
-            is_repeat=self.is_twin,
+            is_repeat=self.has_told,
         )
 
     def wait_for(self, swap_in: SwapIn, now_s: float) -> None:
@@ -309,7 +309,7 @@ class Sequence:
         """A running sequence with the same tokens that stands for `samples`; its blocks are the caller's to give."""
         twin = Sequence(self.owner, samples, self.prefix, len(self.tables))
         twin._tokens = bytearray(self._tokens)
-        twin.is_twin = True
+        twin.has_told = True
         twin.last_token = self.last_token
         twin.num_cached = self.num_cached
         twin.cached_by_tier = self.cached_by_tier
@@ -320,7 +320,7 @@ class Sequence:
     def rewind(self) -> None:
         """Back to where nothing is computed, with everything drawn so far as its prefix."""
         self.id = None
-        self.is_stopped = True
+        self.is_stopped = self.has_told = True
         self.num_lost = max(self.num_lost, self.num_computed)
         self.prefix = self.tokens(0, self.num_tokens)
         self.num_computed = self.num_committed = self.num_swap_ins = 0

@@ -61,6 +61,7 @@ class AdminUsageServicer(UsageServiceServicer):
             asked_blocks=advice.asked_blocks,
             workers=advice.num_workers,
             missing_workers=advice.num_missing,
+            found_share=advice.found_share,
         )
 
     async def _find(self, request: pb.GetUsageRequest) -> Mapping[TenantId, Usage]:

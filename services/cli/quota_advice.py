@@ -16,8 +16,8 @@ FEW_BLOCKS = 1_000
 MORE = 1.2
 """The change that is told in words."""
 
-_EPILOG = """Hits are those of least-recently-used eviction, from a sample of what the tenant asked for; what was asked
-for a day ago counts half. Shares are parts of every worker's blocks on the device: `stemcache tenants quota NAME --min`
+_EPILOG = """Hits are those of least-recently-used eviction, from what the tenant asked for; what was asked for a day
+ago counts half. Shares are parts of every worker's blocks on the device: `stemcache tenants quota NAME --min`
 sets them."""
 
 
@@ -75,6 +75,7 @@ def _print(tenant: str, advice: QuotaAdvice) -> None:
     print(f"{tenant}: {sentence(advice)}")
     if not advice.asked_blocks:
         return
+    print(f"(it found {advice.found_share:.0%} with the room that it had, in the order of eviction that is in force)")
     if advice.asked_blocks < FEW_BLOCKS:
         print(f"(only {advice.asked_blocks:.0f} blocks of prompts stand behind this)")
     if advice.num_missing:

@@ -33,6 +33,8 @@ class QuotaAdvice:
     """By size: parts and multiples of `base`, and all blocks."""
     enough: QuotaPoint
     """The least room that brings 95 % of what all blocks would."""
+    found_share: float
+    """Of the blocks of its prompts, those that were there with the room that it had, in the order that is in force."""
     asked_blocks: float
     """Blocks of prompts behind this; those of a day ago count half."""
     num_workers: int
@@ -48,6 +50,7 @@ def advice_of(message: pb.AdviseQuotaResponse) -> QuotaAdvice:
         used_share=message.used_share,
         points=tuple(_point(each) for each in message.points),
         enough=_point(message.enough),
+        found_share=message.found_share,
         asked_blocks=message.asked_blocks,
         num_workers=message.workers,
         num_missing=message.missing_workers,

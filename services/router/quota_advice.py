@@ -68,6 +68,8 @@ class Advice:
     """By size, those of FACTORS of `base` that there can be, and all blocks."""
     enough: AdvicePoint
     """The least room that brings ENOUGH of what all blocks would."""
+    found_share: float
+    """Of the blocks of its prompts, those that were there with the room that it had, in the order that is in force."""
     asked_blocks: float
     """Blocks of prompts behind this, those of late counting more."""
     num_workers: int
@@ -108,6 +110,8 @@ def advice_of(curves: Sequence[WorkerCurve], num_missing: int) -> Advice:
     base = guaranteed or used
     shares = sorted({min(1.0, factor * base) for factor in FACTORS if base} | {1.0})
     most = _point(curves, 1.0).hit_share
+    asked = sum(each.curve.asked_blocks for each in curves)
+    found = sum(each.curve.found_blocks for each in curves)
     tried = (_point(curves, step / STEPS) for step in range(1, STEPS + 1))
     return Advice(
         base=_point(curves, base),
@@ -115,7 +119,8 @@ def advice_of(curves: Sequence[WorkerCurve], num_missing: int) -> Advice:
         used_share=used,
         points=tuple(_point(curves, share) for share in shares),
         enough=next(point for point in tried if point.hit_share >= ENOUGH * most),
-        asked_blocks=sum(each.curve.asked_blocks for each in curves),
+        found_share=found / asked if asked else 0.0,
+        asked_blocks=asked,
         num_workers=len(curves),
         num_missing=num_missing,
     )
@@ -133,7 +138,7 @@ def _curve(worker: WorkerRecord, response: worker_pb2.ReadReuseResponse) -> Work
         total_blocks=max(1, worker.num_blocks),
         guaranteed_blocks=response.guaranteed_blocks,
         used_blocks=response.used_blocks,
-        curve=CurvePoints(response.asked_blocks, tuple(response.hits_by_bin)),
+        curve=CurvePoints(response.asked_blocks, tuple(response.hits_by_bin), response.found_blocks),
     )
 
 

@@ -2,47 +2,61 @@
 
 from __future__ import annotations
 
+from types import MappingProxyType
+
 import pytest
 
 from cache_store.policies.lru import Lru
+from cache_store.quota import TenantQuota, TierShare
 from cache_store.replay.simulation import ReplayOptions, TraceTenant, replay
 from cache_store.replay.trace import Trace
 from cache_store.reuse_curves import USUAL_ROOM
 from cache_store.shadow import WatchRules
+from cache_store.tier_kind import TierKind
 from tests.support.public_traces import CLAUDE_CODE, CONVERSATION, public_trace
 
 MOST_POINTS = 2.0
 
 RULES = WatchRules(curve_room=USUAL_ROOM)
 
+POOL = 20
+"""Blocks of the pool in which the curve is followed, in per cent of the trace's unique ones."""
 
-def difference(trace: Trace, percents: tuple[float, ...], follow_at: float) -> dict[float, float]:
-    """By capacity, the curve of one replay minus the hits of a replay of its own."""
+PART = 0.25
+"""Of the pool, which the tenant has: what it had with more is an estimate by a sample."""
+
+
+def differences(trace: Trace, percents: tuple[float, ...]) -> dict[float, float]:
+    """By capacity, the curve of a tenant with a part of the pool minus the hits of a replay with that capacity."""
     num_unique = trace.num_unique_blocks()
-    num_blocks = {percent: int(num_unique * percent / 100) for percent in (*percents, follow_at)}
-    followed = replay([TraceTenant("t", trace)], ReplayOptions(num_blocks[follow_at], Lru, watch_rules=RULES))
-    alone = {
-        percent: replay([TraceTenant("t", trace)], ReplayOptions(num_blocks[percent], Lru)).hit_rate
-        for percent in percents
-    }
+
+    def num_blocks(percent: float) -> int:
+        return int(num_unique * percent / 100)
+
+    quota = TenantQuota(MappingProxyType({TierKind.DEVICE: TierShare(0.0, PART)}))
+    followed = replay([TraceTenant("t", trace, quota)], ReplayOptions(num_blocks(POOL), Lru, watch_rules=RULES))
     curve = followed.curves["t"]
-    return {percent: 100 * (curve.hit_share(num_blocks[percent]) - alone[percent]) for percent in percents}
+    found = {}
+    for percent in percents:
+        alone = replay([TraceTenant("t", trace)], ReplayOptions(num_blocks(percent), Lru))
+        found[percent] = 100 * (curve.hit_share(num_blocks(percent)) - alone.hit_rate)
+    return found
 
 
 def test_the_curve_of_conversations() -> None:
     trace = public_trace(CONVERSATION).select(lambda session: session % 4 == 0)
-    found = difference(trace, (2, 5, 20), 20)
+    found = differences(trace, (2, 5, 6, 10))
     assert max(map(abs, found.values())) <= MOST_POINTS, found
 
 
 def test_the_curve_of_agents() -> None:
     trace = public_trace(CLAUDE_CODE).select(lambda session: session % 40 == 0)
-    found = difference(trace, (5, 20), 20)
+    found = differences(trace, (5, 6, 10))
     assert max(map(abs, found.values())) <= MOST_POINTS, found
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", [CONVERSATION, CLAUDE_CODE])
 def test_the_curves_of_whole_traces(name: str) -> None:
-    found = difference(public_trace(name), (1, 2, 5, 10, 20), 20)
+    found = differences(public_trace(name), (1, 2, 5, 6, 10, 20))
     assert max(map(abs, found.values())) <= MOST_POINTS, found

@@ -266,6 +266,7 @@ class AdviseQuotaResponse(_message.Message):
     ASKED_BLOCKS_FIELD_NUMBER: _builtins.int
     WORKERS_FIELD_NUMBER: _builtins.int
     MISSING_WORKERS_FIELD_NUMBER: _builtins.int
+    FOUND_SHARE_FIELD_NUMBER: _builtins.int
     guaranteed: _builtins.bool
     """Whether `base` is what it is guaranteed."""
     used_share: _builtins.float
@@ -276,6 +277,10 @@ class AdviseQuotaResponse(_message.Message):
     """Workers that answered."""
     missing_workers: _builtins.int
     """Workers that did not."""
+    found_share: _builtins.float
+    """Part of those blocks that were there, with the room that the tenant had and in the order of eviction that is in
+    force.
+    """
     @_builtins.property
     def base(self) -> Global___QuotaPoint:
         """With what it is guaranteed; with what it has now, where that is nothing."""
@@ -299,10 +304,11 @@ class AdviseQuotaResponse(_message.Message):
         asked_blocks: _builtins.float = ...,
         workers: _builtins.int = ...,
         missing_workers: _builtins.int = ...,
+        found_share: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["base", b"base", "enough", b"enough"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked_blocks", b"asked_blocks", "base", b"base", "enough", b"enough", "guaranteed", b"guaranteed", "missing_workers", b"missing_workers", "points", b"points", "used_share", b"used_share", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked_blocks", b"asked_blocks", "base", b"base", "enough", b"enough", "found_share", b"found_share", "guaranteed", b"guaranteed", "missing_workers", b"missing_workers", "points", b"points", "used_share", b"used_share", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

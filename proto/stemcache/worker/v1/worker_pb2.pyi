@@ -635,12 +635,15 @@ class ReadReuseResponse(_message.Message):
     HITS_BY_BIN_FIELD_NUMBER: _builtins.int
     GUARANTEED_BLOCKS_FIELD_NUMBER: _builtins.int
     USED_BLOCKS_FIELD_NUMBER: _builtins.int
+    FOUND_BLOCKS_FIELD_NUMBER: _builtins.int
     asked_blocks: _builtins.float
     """Blocks of prompts, those of late counting more."""
     guaranteed_blocks: _builtins.int
     """Blocks that it is guaranteed here."""
     used_blocks: _builtins.int
     """Blocks that it has."""
+    found_blocks: _builtins.float
+    """Of asked_blocks, those that were there, by the order of eviction that is in force."""
     @_builtins.property
     def hits_by_bin(self) -> _containers.RepeatedScalarFieldContainer[_builtins.float]:
         """Of them, by bins of 1/32 of a doubling: hit with room for so many blocks and not with less."""
@@ -652,10 +655,11 @@ class ReadReuseResponse(_message.Message):
         hits_by_bin: _abc.Iterable[_builtins.float] | None = ...,
         guaranteed_blocks: _builtins.int = ...,
         used_blocks: _builtins.int = ...,
+        found_blocks: _builtins.float = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked_blocks", b"asked_blocks", "guaranteed_blocks", b"guaranteed_blocks", "hits_by_bin", b"hits_by_bin", "used_blocks", b"used_blocks"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["asked_blocks", b"asked_blocks", "found_blocks", b"found_blocks", "guaranteed_blocks", b"guaranteed_blocks", "hits_by_bin", b"hits_by_bin", "used_blocks", b"used_blocks"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

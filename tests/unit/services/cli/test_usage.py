@@ -58,6 +58,7 @@ class ScriptedUsage(admin_rpc.UsageServiceServicer):
             ],
             enough=admin_pb.QuotaPoint(share=0.6, blocks=240, hit_share=0.57),
             asked_blocks=50_000,
+            found_share=0.43,
             workers=2,
         )
 
@@ -149,11 +150,12 @@ def test_a_tenant_asks_by_its_key(address: str, capsys: Capture) -> None:
 
 def test_advice_says_what_more_room_brings(flags: list[str], capsys: Capture) -> None:
     assert main(["quota", "advise", "acme", *flags]) == ExitCode.OK
-    first, *table = capsys.readouterr().out.splitlines()
+    first, second, *table = capsys.readouterr().out.splitlines()
     assert first == (
         "acme: hits 40% with the 25.0% guaranteed; with 20% more, hits +7.0 points; 60.0% of the blocks would bring "
         "95% of what all of them could"
     )
+    assert "found 43%" in second
     assert [row.split()[0] for row in table] == ["SHARE", "12.5%", "30.0%", "100.0%"]
 
 

@@ -13,7 +13,7 @@ def curve(asked: float, **hits_at: float) -> CurvePoints:
     bins = [0.0] * 700
     for name, number in hits_at.items():
         bins[bin_of(int(name.removeprefix("at_")) - 0.5)] += number
-    return CurvePoints(asked, tuple(bins))
+    return CurvePoints(asked, tuple(bins), found_blocks=asked / 4)
 
 
 def test_hits_of_workers_add_up_each_at_its_own_size() -> None:
@@ -27,6 +27,7 @@ def test_hits_of_workers_add_up_each_at_its_own_size() -> None:
     by_share = {round(point.share, 3): point for point in advice.points}
     assert by_share[0.15].hit_share == pytest.approx(110 / 400)
     assert by_share[1.0].hit_share == pytest.approx(200 / 400)
+    assert advice.found_share == pytest.approx(0.25)
     assert (advice.num_workers, advice.num_missing, advice.asked_blocks) == (2, 1, 400)
     assert advice.enough.share == pytest.approx(0.9, abs=0.03)
 
