@@ -139,6 +139,8 @@ class Evictions:
         if not (above.ref_count or above.children):
             assert isinstance(above, Block), "roots are always held"
             self.offer(account, above)
+        if account.curve is not None and use is not None:
+            account.curve.note_evicted(removed, use.place)
         count = len(removed)
         account.lose_cached(count)
         account.num_evicted += count

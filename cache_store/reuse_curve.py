@@ -18,9 +18,8 @@ from array import array
 from collections import Counter, OrderedDict
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import groupby
 
-from cache_store.policy import UsedBlock
+from cache_store.policy import Use, UsedBlock
 
 HALF_LIFE_S = 86_400.0
 """After a day what was asked for counts half."""
@@ -105,7 +104,7 @@ class ReuseCurve:
         self._limit = _EVERYTHING
         """Digests below it are of the sample."""
         self._last: OrderedDict[bytes, int] = OrderedDict()
-        """The sample → place of its last use, the latest at the end."""
+        """The sample → place of its last use, what went last at the end."""
         self._stack = _Stack(NUM_PLACES)
         self._asked = 0.0
         """Blocks of prompts; as all below, weighed by when it was."""
@@ -120,7 +119,7 @@ class ReuseCurve:
 
     @property
     def num_followed(self) -> int:
-        """Blocks in the sample."""
+        """Blocks of the sample."""
         return len(self._last)
 
     @property
@@ -135,27 +134,27 @@ class ReuseCurve:
         """
         weight = self._weight(now_s)
         self._asked += weight * num_asked
-        stack = self._stack
         moved: Counter[int] = Counter()
-        at = 0
-        for place, run in groupby(block.use.place if block.use is not None else 0 for block in blocks):
-            end = at + sum(1 for _ in run)
-            if place > stack.oldest:
-                self._note_there(stack.num_after(place), min(end, num_asked) - at, weight)
-                moved[place] += end - at
-            else:
-                self._note_gone(blocks[at:end], max(0, min(end, num_asked) - at), weight, moved)
-            at = end
+        start, of_run = 0, blocks[0].use if blocks else None
+        for at, block in enumerate(blocks):
+            if block.use is not of_run:
+                self._note_run(blocks[start:at], of_run, num_asked - start, weight, moved)
+                start, of_run = at, block.use
+        self._note_run(blocks[start:], of_run, num_asked - start, weight, moved)
         for place, number in moved.items():
-            stack.take(place, number)
-        now = stack.push(len(blocks))
+            self._stack.take(place, number)
+        return self._stack.push(len(blocks))
+
+    def note_evicted(self, blocks: Sequence[UsedBlock], place: int) -> None:
+        """Blocks that were last used at that place have gone."""
+        if place <= self._stack.oldest:
+            return
         limit, last = self._limit, self._last
-        for digest in [block.digest for block in reversed(blocks) if block.digest < limit]:
-            last[digest] = now
-            last.move_to_end(digest)
+        for block in blocks:
+            if block.digest < limit:
+                last[block.digest] = place
         if len(last) > self._room:
             self._shrink()
-        return now
 
     def resize(self, room: int) -> None:
         """Remembers at most so many blocks from now on."""
@@ -175,15 +174,25 @@ class ReuseCurve:
         """Raises AssertionError where the books do not agree."""
         assert len(self._last) <= self._room
         assert all(digest < self._limit for digest in self._last)
-        places = list(self._last.values())
-        assert places == sorted(places), "what was used later is further back"
+        assert all(0 < place <= self._stack.now for place in self._last.values())
         assert self._followed <= self._computed + 1e-6 * self._asked <= (1 + 1e-5) * self._asked
         self._stack.check_invariants()
 
-    def _note_there(self, num_newer: int, num_asked: int, weight: float) -> None:
-        """Blocks that follow each other and were last used by one request."""
-        if num_asked <= 0:
+    def _note_run(
+        self, run: Sequence[UsedBlock], use: Use | None, num_asked: int, weight: float, moved: Counter[int]
+    ) -> None:
+        """Blocks that follow each other and have the same last use."""
+        num_asked = max(0, min(num_asked, len(run)))
+        if use is None or use.place <= self._stack.oldest:
+            self._note_gone(run, num_asked, weight, moved)
             return
+        num_newer = self._stack.num_after(use.place) + moved[use.place]
+        moved[use.place] += len(run)
+        if num_asked:
+            self._note_there(num_newer, num_asked, weight)
+
+    def _note_there(self, num_newer: int, num_asked: int, weight: float) -> None:
+        """Blocks that follow each other; `num_newer` others were used after the first of them."""
         bins, first, last = self._there_bins, bin_of(num_newer + 0.5), bin_of(num_newer + num_asked - 0.5)
         if first == last:
             bins[first] += weight * num_asked
@@ -201,7 +210,7 @@ class ReuseCurve:
                 continue
             if at < num_asked:
                 self._followed += weight
-            place = last.get(block.digest, 0)
+            place = last.pop(block.digest, 0)
             if place <= stack.oldest:
                 continue
             if place != before:

@@ -56,6 +56,8 @@ class Course:
         use.place = self.curve.use(blocks, len(blocks) if num_asked is None else num_asked, now_s)
         for block in blocks:
             block.use = use if self.stay else None
+        if not self.stay:
+            self.curve.note_evicted(blocks, use.place)
 
 
 def curve_of(requests: Requests, room: int = ROOMY, depth: int = ROOMY, *, stay: bool = False) -> ReuseCurve:
