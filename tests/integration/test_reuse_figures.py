@@ -19,22 +19,22 @@ MOST_POINTS = 2.0
 
 RULES = WatchRules(curve_room=USUAL_ROOM)
 
-POOL = 20
-"""Blocks of the pool in which the curve is followed, in per cent of the trace's unique ones."""
-
 PART = 0.25
-"""Of the pool, which the tenant has: what it had with more is an estimate by a sample."""
+"""Of the pool, which the tenant has: what it would hit with more is an estimate by a sample."""
 
 
-def differences(trace: Trace, percents: tuple[float, ...]) -> dict[float, float]:
-    """By capacity, the curve of a tenant with a part of the pool minus the hits of a replay with that capacity."""
+def differences(trace: Trace, pool: float, percents: tuple[float, ...]) -> dict[float, float]:
+    """By capacity, the curve of a tenant with a part of a pool minus the hits of a replay with that capacity.
+
+    Capacities are in per cent of the trace's unique blocks.
+    """
     num_unique = trace.num_unique_blocks()
 
     def num_blocks(percent: float) -> int:
         return int(num_unique * percent / 100)
 
     quota = TenantQuota(MappingProxyType({TierKind.DEVICE: TierShare(0.0, PART)}))
-    followed = replay([TraceTenant("t", trace, quota)], ReplayOptions(num_blocks(POOL), Lru, watch_rules=RULES))
+    followed = replay([TraceTenant("t", trace, quota)], ReplayOptions(num_blocks(pool), Lru, watch_rules=RULES))
     curve = followed.curves["t"]
     found = {}
     for percent in percents:
@@ -45,18 +45,18 @@ def differences(trace: Trace, percents: tuple[float, ...]) -> dict[float, float]
 
 def test_the_curve_of_conversations() -> None:
     trace = public_trace(CONVERSATION).select(lambda session: session % 4 == 0)
-    found = differences(trace, (2, 5, 6, 10))
+    found = differences(trace, 20, (2, 5, 6, 10))
     assert max(map(abs, found.values())) <= MOST_POINTS, found
 
 
 def test_the_curve_of_agents() -> None:
-    trace = public_trace(CLAUDE_CODE).select(lambda session: session % 40 == 0)
-    found = differences(trace, (5, 6, 10))
+    trace = public_trace(CLAUDE_CODE).select(lambda session: session % 20 == 0)
+    found = differences(trace, 40, (10, 12, 20))
     assert max(map(abs, found.values())) <= MOST_POINTS, found
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("name", [CONVERSATION, CLAUDE_CODE])
 def test_the_curves_of_whole_traces(name: str) -> None:
-    found = differences(public_trace(name), (1, 2, 5, 6, 10, 20))
+    found = differences(public_trace(name), 20, (2, 5, 6, 7.5, 10, 20))
     assert max(map(abs, found.values())) <= MOST_POINTS, found
