@@ -94,6 +94,8 @@ class RouterSettings:
     """Of the tenants' port; None: it is plain, for whoever ends TLS before it."""
     health_listen: Address | None = None
     """A plain port with the health service only."""
+    console_listen: Address | None = None
+    """Where operators look with a browser; None: nowhere."""
 
     @staticmethod
     def from_environ(environ: Mapping[str, str] = os.environ) -> RouterSettings:
@@ -115,6 +117,7 @@ class RouterSettings:
             tls=reader.tls(),
             public_tls=reader.public_tls(),
             health_listen=reader.optional_address("STEMCACHE_HEALTH_LISTEN"),
+            console_listen=reader.optional_address("STEMCACHE_CONSOLE_LISTEN"),
         )
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import IntEnum, IntFlag
 from heapq import nlargest
 from itertools import chain, islice
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from cache_store.block_pool import BlockPool
 from cache_store.domain import TenantId
@@ -26,11 +26,11 @@ from worker.pins import PinTable
 from worker.requests import RequestKey
 from worker.sequence import Sequence
 
-MAX_BLOCKS = 16_384
+MAX_BLOCKS = 8_192
 """Of the device's pool; those of the lowest numbers."""
 MAX_SEQUENCES = 128
 MAX_LINES = 64
-MAX_CELLS = 16_384
+MAX_CELLS = 4_096
 """Over all sequences and lines."""
 MAX_PINNED = 4_096
 MAX_LOWER_ENDS = 1_024
@@ -70,6 +70,10 @@ class Mark(IntFlag):
     """Held for tokens that are still to come."""
 
 
+_COMMITTED, _BRANCHED, _PINNED, _REUSED, _LOADED, _COPIED, _RESERVED = map(int, Mark)
+_CACHED, _WRITING, _HELD, _SHARED = (int(each) for each in BlockState if each)
+
+
 class SequenceState(IntEnum):
     """What a sequence does."""
 
@@ -80,9 +84,8 @@ class SequenceState(IntEnum):
     DECODE = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
-    """One logical block: where it lies."""
+class Cell(NamedTuple):
+    """One logical block: where it lies. A tuple: thousands are made between two steps."""
 
     tier: TierKind
     number: int
@@ -91,7 +94,8 @@ class Cell:
     """Sequences and pins on the device, loads below it."""
     uid: int
     """Names what the block holds: another one where its slot was used again. 0 below the device."""
-    marks: Mark
+    marks: int
+    """Of `Mark`, together."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,7 +189,7 @@ class BlockLook:
         numbers: dict[TenantId, int] = {}
         tenants = bytearray(len(blocks))
         for at, block in enumerate(blocks):
-            if block.ref_count or block.in_tree:
+            if block.ref_count or block.parent is not None:
                 number = numbers.get(block.tenant)
                 if number is None:
                     number = len(numbers) if len(numbers) < OTHER_TENANT else OTHER_TENANT
@@ -223,10 +227,10 @@ def _end(block: Block) -> Block | LowerBlock:
 
 def _state(block: Block) -> int:
     if not block.ref_count:
-        return BlockState.CACHED if block.in_tree else BlockState.FREE
-    if not block.in_tree:
-        return BlockState.WRITING
-    return BlockState.SHARED if block.ref_count > 1 else BlockState.HELD
+        return 0 if block.parent is None else _CACHED
+    if block.parent is None:
+        return _WRITING
+    return _SHARED if block.ref_count > 1 else _HELD
 
 
 class _Budget:
@@ -271,7 +275,7 @@ class _Budget:
             if isinstance(node, LowerBlock) and node.device is not None:
                 node = node.device
             if isinstance(node, Block):
-                cells.append(_cell(node, pinned, Mark(0)))
+                cells.append(_cell(node, pinned, 0))
             else:
                 cells.append(_lower_cell(node))
             node = node.parent
@@ -280,14 +284,14 @@ class _Budget:
 
     def _cells(self, sequence: Sequence, pinned: set[int], copied: int | None) -> Iterator[Cell]:
         for at, block in enumerate(sequence.blocks):
-            mark = Mark.COPIED if at == copied else Mark(0)
+            mark = _COPIED if at == copied else 0
             if at in sequence.loaded:
-                mark |= Mark.LOADED
+                mark |= _LOADED
             if (at + 1) * self._block_size <= sequence.num_cached:
-                mark |= Mark.REUSED
+                mark |= _REUSED
             yield _cell(block, pinned, mark)
         for block in sequence.reserved:
-            yield _cell(block, pinned, Mark.RESERVED)
+            yield _cell(block, pinned, _RESERVED)
 
 
 def _what(sequence: Sequence) -> SequenceState:
@@ -296,18 +300,18 @@ def _what(sequence: Sequence) -> SequenceState:
     return SequenceState.PREFILL if sequence.is_prefilling else SequenceState.DECODE
 
 
-def _cell(block: Block, pinned: set[int], mark: Mark) -> Cell:
+def _cell(block: Block, pinned: set[int], mark: int) -> Cell:
     if block.in_tree:
-        mark |= Mark.COMMITTED
+        mark |= _COMMITTED
         if block.shared:
-            mark |= Mark.BRANCHED
+            mark |= _BRANCHED
     if block.uid in pinned:
-        mark |= Mark.PINNED
+        mark |= _PINNED
     return Cell(TierKind.DEVICE, block.number, block.ref_count, block.uid, mark)
 
 
 def _lower_cell(node: LowerBlock) -> Cell:
     stay: Stay | None = node.host or node.disk
     tier = TierKind.HOST if node.host is not None else TierKind.DISK
-    mark = Mark.COMMITTED | (Mark.BRANCHED if node.shared else Mark(0))
+    mark = _COMMITTED | (_BRANCHED if node.shared else 0)
     return Cell(tier, -1 if stay is None else stay.slot, node.ref_count, 0, mark)

@@ -106,6 +106,7 @@ class ClusterServicer(ClusterServiceServicer):
             planned_requests=condition.counts.num_planned,
             degraded_requests=condition.counts.num_degraded,
             index_copy=_index_copy(condition.index),
+            console_url=condition.console_url,
             traffic=[_traffic(name, each) for name, each in sorted(condition.traffic.tenants.items())],
         )
 

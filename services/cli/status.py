@@ -72,6 +72,8 @@ def _print(status: ClusterStatus) -> None:
         f"of {copy.domains:,} domains; lookups: {copy.copy_lookups:,} by the copy, {copy.script_lookups:,} by Redis, "
         f"{copy.failed_lookups:,} without an answer; {copy.resyncs:,} resyncs"
     )
+    if status.console_url:
+        print(f"console: {status.console_url}")
     for refused in status.refused_workers:
         print(f"refused: {refused}")
     if not status.workers:

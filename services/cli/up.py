@@ -118,6 +118,12 @@ def add_system_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: this machine only)")
     parser.add_argument("--port", type=_port, default=7420, help="port of the API; 0 takes a free one (default: 7420)")
     parser.add_argument("--admin-port", type=_port, default=7421, help="port of the operator's API (default: 7421)")
+    parser.add_argument(
+        "--console-port",
+        type=_port,
+        metavar="PORT",
+        help="port of the console in the browser, on 127.0.0.1 (default: the one after the operator's)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -146,6 +152,7 @@ def run(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         admin_port=args.admin_port,
+        console_port=args.console_port,
         kv_bytes=args.kv_mib * MIB if args.kv_mib else None,
         adapters=tuple(map(parse_adapter, args.adapter)),
         tiers=LowerTierOptions(args.host_cache, args.disk_cache, args.disk_folder),
@@ -181,6 +188,7 @@ def _summary(system: RunningSystem, options: LaunchOptions) -> str:
         *_tier_lines(options),
         f"  API          {system.address} (gRPC, plaintext; health and reflection are on)",
         f"  admin        {system.admin_address}, token in {options.folder.admin_token}",
+        *([f"  console      {status.console_url} (log in with that token)"] if status.console_url else []),
         f"  data         {options.folder.path}, {system.redis}",
         *_warnings(options),
         "",

@@ -117,6 +117,7 @@ def status_of(message: pb.GetStatusResponse) -> ClusterStatus:
         planned_requests=message.planned_requests,
         degraded_requests=message.degraded_requests,
         index_copy=IndexCopyStatus(*(getattr(message.index_copy, each.name) for each in fields(IndexCopyStatus))),
+        console_url=message.console_url,
         traffic=tuple(
             TrafficStatus(*(getattr(each, field.name) for field in fields(TrafficStatus))) for each in message.traffic
         ),

@@ -329,6 +329,8 @@ class ClusterStatus:
     index_copy: IndexCopyStatus = IndexCopyStatus()
     traffic: tuple[TrafficStatus, ...] = ()
     """By name of the tenant."""
+    console_url: str = ""
+    """Where the router's console is opened with a browser; empty: it has none."""
 
 
 @dataclass(frozen=True, slots=True)

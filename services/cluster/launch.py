@@ -100,6 +100,8 @@ class LaunchOptions:
     port: int = 7420
     """0: a free one."""
     admin_port: int = 7421
+    console_port: int | None = None
+    """None: the one after the admin port; a free one where that is to be a free one."""
     kv_bytes: int | None = None
     """Of each worker; None: by free memory."""
     tiers: LowerTierOptions = NO_LOWER_TIERS
@@ -169,7 +171,7 @@ def running_system(options: LaunchOptions, stop: StopSignals, report: Report) ->
     with ExitStack() as stack:
         stack.enter_context(options.folder.locked())
         remove_state(options.folder)
-        listen, admin_listen = _addresses(options)
+        listen, admin_listen, console_listen = _addresses(options)
         admin_token = options.folder.load_or_make_admin_token()
         key = master_key_source(options.folder, environment())
         model = _model(options, report)
@@ -184,6 +186,7 @@ def running_system(options: LaunchOptions, stop: StopSignals, report: Report) ->
             admin_token_file=options.folder.admin_token,
             listen=listen,
             admin_listen=admin_listen,
+            console_listen=console_listen,
             models={model.name: model.folder} if model.folder else {},
             data_dir=options.folder.path,
             log=options.folder.router_log,
@@ -251,18 +254,25 @@ def _check_options(options: LaunchOptions) -> None:
     check_adapters(options.adapters)
 
 
-def _addresses(options: LaunchOptions) -> tuple[str, str]:
+def _addresses(options: LaunchOptions) -> tuple[str, str, str]:
     """Where the router will listen. Raises PreconditionError where it could not."""
     ports = []
     for name, host, port, flag in (
         ("port", options.host, options.port, "--port"),
         ("admin port", "127.0.0.1", options.admin_port, "--admin-port"),
+        ("console port", "127.0.0.1", _console_port(options), "--console-port"),
     ):
         finding = check_port(name, host, port, flag, options.folder)
         if finding.level is Level.PROBLEM:
             raise PreconditionError(f"{finding.found}; {finding.advice}")
         ports.append(f"{_bracketed(host)}:{port or free_port(host)}")
-    return ports[0], ports[1]
+    return ports[0], ports[1], ports[2]
+
+
+def _console_port(options: LaunchOptions) -> int:
+    if options.console_port is not None:
+        return options.console_port
+    return options.admin_port + 1 if options.admin_port else 0
 
 
 def _bracketed(host: str) -> str:

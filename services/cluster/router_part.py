@@ -40,6 +40,8 @@ class RouterPlan:
     """Folder of each model's tokenizer."""
     data_dir: Path
     log: Path
+    console_listen: str = ""
+    """Empty: no console."""
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """Environment of the process; what `inherited` says about limits stays."""
@@ -51,6 +53,7 @@ class RouterPlan:
             "STEMCACHE_ADMIN_TOKEN_FILE": str(self.admin_token_file),
             "STEMCACHE_LISTEN": self.listen,
             "STEMCACHE_ADMIN_LISTEN": self.admin_listen,
+            "STEMCACHE_CONSOLE_LISTEN": self.console_listen,
             "STEMCACHE_MODELS": ",".join(f"{name}={folder}" for name, folder in self.models.items()),
             "STEMCACHE_DATA_DIR": str(self.data_dir),
             "HF_HUB_OFFLINE": "1",

@@ -34,6 +34,7 @@ from services.admin.adapter_servicer import AdapterServicer
 from services.admin.cluster_servicer import ClusterServicer
 from services.admin.tenant_servicer import TenantServicer
 from services.admin.usage_servicer import AdminUsageServicer
+from services.console.running import running_console
 from services.router.adapter_control import AdapterControl
 from services.router.auth import Gate
 from services.router.bills import Bills
@@ -108,6 +109,7 @@ class _Parts:
     cluster_limits: ClusterLimits
     meter: MeterWriter
     readiness: Readiness
+    condition: Condition
     public: grpc.aio.Server
     admin: grpc.aio.Server
     probe: grpc.aio.Server
@@ -134,6 +136,11 @@ class Router:
         """Where the operator calls."""
         self.health_address = health_address
         """Where probes ask; None without such a port."""
+
+    @property
+    def console_url(self) -> str:
+        """Where the operator looks with a browser; empty: nowhere."""
+        return self._parts.condition.console_url
 
     @property
     def table(self) -> RequestTable:
@@ -222,6 +229,8 @@ async def running_router(settings: RouterSettings, clock: Clock) -> AsyncIterato
             await parts.probe.start()
         await parts.public.start()
         await parts.admin.start()
+        console = running_console(settings.console_listen, admin_address, settings.tls, clock)
+        parts.condition.console_url = await stack.enter_async_context(console)
         _log.info("router.listening", address=address, admin_address=admin_address)
         yield Router(parts, address, admin_address, health_address, settings.limits.drain_s)
 
@@ -237,9 +246,8 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     pool = WorkerPool(settings.tls)
     stack.push_async_callback(pool.close)
     view = RegistryView(RedisRegistryReader(session), clock, tokenizers.digests(), pool.lose)
-    departures = Departures(clock)
+    departures, speculations = Departures(clock), Speculations(clock)
     index = ReplicaIndexReader(session, RedisIndexReader(session), view.incarnations, clock, departures)
-    speculations = Speculations(clock)
     outlooks, heat = OutlookMaker(departures, clock), PrefixHeat(clock)
     planner = Planner(directory, tokenizers, view, index, speculations, outlooks, heat)
     limits = settings.limits
@@ -276,6 +284,7 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
         cluster_limits=shared,
         meter=meter,
         readiness=readiness,
+        condition=condition,
         public=public_server(servicer, cache, UsageServicer(directory, usage), Gate(directory, calls), health, limits),
         probe=health_server(health),
         admin=admin_server(

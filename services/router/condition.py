@@ -60,6 +60,8 @@ class Condition:
         self._running = running
         self.counts = counts
         """Requests since the start."""
+        self.console_url = ""
+        """Where operators look with a browser; empty: nowhere."""
         self.traffic = traffic
         """What they asked of the cache and found, by tenant."""
 

@@ -33,6 +33,7 @@ ALLOWED = {
         "services/loadtest/stemcache_",
     ),
     "cryptography": ("services/tenants/", "services/certs/", "cache_store/block_seal.py", "cache_store/peer_seal.py"),
+    "h11": ("services/console/http_server.py",),
     "textual": ("services/top/",),
     "PIL": ("services/loadtest/reporting/png.py",),
     "prometheus_client": ("services/cli/metrics.py",),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -108,6 +109,17 @@ def test_status_shows_both_workers(up: RunningUp) -> None:
     status = json.loads(result.stdout)
     assert [each["worker_id"] for each in status["workers"]] == ["worker-0", "worker-1"]
     assert status["degraded"] is False
+
+
+def test_top_and_the_console_show_it_live(up: RunningUp) -> None:
+    shown = up.run("top", "--once", "--json")
+    assert shown.returncode == 0, shown.stdout + shown.stderr
+    assert [each["worker_id"] for each in json.loads(shown.stdout)["workers"]] == ["worker-0", "worker-1"]
+    (line,) = [each for each in up.run("status").stdout.splitlines() if each.startswith("console: ")]
+    url = line.removeprefix("console: ")
+    assert url in up.output()
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        assert b"Stemcache console" in answer.read()
 
 
 def test_a_quota_reaches_both_workers_and_the_metrics(up: RunningUp) -> None:

@@ -163,6 +163,7 @@ async def running_cluster(
     folder: Path,
     workers: Sequence[dict[str, Any]] = ({},),
     clock: Clock | None = None,
+    settings: Callable[..., RouterSettings] = router_settings,
     **limits: Any,
 ) -> AsyncIterator[Cluster]:
     """A router that is ready, workers, and tenants acme and globex."""
@@ -173,9 +174,7 @@ async def running_cluster(
             await store.create_tenant(name)
             keys[name] = (await store.create_key(name)).value.text
         hosts = await stack.enter_async_context(running_workers_of(urls, workers))
-        router = await stack.enter_async_context(
-            running(router_settings(urls, folder, **limits), clock or SystemClock())
-        )
+        router = await stack.enter_async_context(running(settings(urls, folder, **limits), clock or SystemClock()))
         channel = await stack.enter_async_context(grpc.aio.insecure_channel(router.address))
         admin = await stack.enter_async_context(grpc.aio.insecure_channel(router.admin_address))
         cluster = Cluster(

@@ -7,6 +7,7 @@ import grpc
 from stemcache.admin.v1 import admin_pb2 as pb
 from stemcache.admin.v1 import admin_pb2_grpc as rpc
 from stemcache.v1 import cache_pb2
+from stemcache.worker.v1 import block_map_pb2
 
 
 def receipt() -> pb.PurgeReceipt:
@@ -42,6 +43,8 @@ class ScriptedAdmin(rpc.TenantAdminServiceServicer, rpc.ClusterServiceServicer, 
         """What is loaded; the first is what loading answers."""
         self.drains: list[pb.DrainWorkerRequest] = []
         self.status = pb.GetStatusResponse(version="9.9", control_generation=3)
+        self.records: list[pb.GetRequestRecordResponse] = []
+        self.block_map = block_map_pb2.BlockMap()
 
     def _enter(self, context: grpc.ServicerContext) -> None:
         self.token = dict(context.invocation_metadata()).get("authorization", "")
@@ -133,6 +136,22 @@ class ScriptedAdmin(rpc.TenantAdminServiceServicer, rpc.ClusterServiceServicer, 
     ) -> pb.GetRequestRecordResponse:
         term = pb.RouteTerm(worker_id="worker-0", matched_tokens=16, queue_s=0.5, prefill_s=1.0, cost=4.5)
         return pb.GetRequestRecordResponse(tenant=request.tenant, request_id=request.request_id, terms=[term])
+
+    def ListRequestRecords(
+        self, request: pb.ListRequestRecordsRequest, context: grpc.ServicerContext
+    ) -> pb.ListRequestRecordsResponse:
+        return pb.ListRequestRecordsResponse(records=self.records)
+
+    def ExplainRequest(
+        self, request: pb.ExplainRequestRequest, context: grpc.ServicerContext
+    ) -> pb.ExplainRequestResponse:
+        record = next(each for each in self.records if each.request_id == request.request_id)
+        return pb.ExplainRequestResponse(
+            worker_id=record.terms[0].worker_id, route=record.tenant, reuse=record.request_id, record=record
+        )
+
+    def GetBlockMap(self, request: pb.GetBlockMapRequest, context: grpc.ServicerContext) -> pb.GetBlockMapResponse:
+        return pb.GetBlockMapResponse(block_map=self.block_map)
 
     def LoadAdapter(self, request: pb.LoadAdapterRequest, context: grpc.ServicerContext) -> pb.LoadAdapterResponse:
         self.loads.append(request)

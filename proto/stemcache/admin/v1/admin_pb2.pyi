@@ -1635,6 +1635,7 @@ class GetStatusResponse(_message.Message):
     DEGRADED_REQUESTS_FIELD_NUMBER: _builtins.int
     INDEX_COPY_FIELD_NUMBER: _builtins.int
     TRAFFIC_FIELD_NUMBER: _builtins.int
+    CONSOLE_URL_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version of the product."""
     degraded: _builtins.bool
@@ -1647,6 +1648,8 @@ class GetStatusResponse(_message.Message):
     """Requests since its start."""
     degraded_requests: _builtins.int
     """Of them those whose route was degraded."""
+    console_url: _builtins.str
+    """Where its console is opened with a browser; empty: it has none."""
     @_builtins.property
     def control_age(self) -> _duration_pb2.Duration:
         """Age of the control data."""
@@ -1686,10 +1689,11 @@ class GetStatusResponse(_message.Message):
         degraded_requests: _builtins.int = ...,
         index_copy: Global___IndexCopy | None = ...,
         traffic: _abc.Iterable[Global___TenantTraffic] | None = ...,
+        console_url: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["control_age", b"control_age", "index_copy", b"index_copy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["control_age", b"control_age", "control_generation", b"control_generation", "degraded", b"degraded", "degraded_reasons", b"degraded_reasons", "degraded_requests", b"degraded_requests", "index_copy", b"index_copy", "planned_requests", b"planned_requests", "refused_workers", b"refused_workers", "running_requests", b"running_requests", "traffic", b"traffic", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["console_url", b"console_url", "control_age", b"control_age", "control_generation", b"control_generation", "degraded", b"degraded", "degraded_reasons", b"degraded_reasons", "degraded_requests", b"degraded_requests", "index_copy", b"index_copy", "planned_requests", b"planned_requests", "refused_workers", b"refused_workers", "running_requests", b"running_requests", "traffic", b"traffic", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
