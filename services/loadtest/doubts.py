@@ -14,6 +14,7 @@ MAX_LAG_MS = 10.0
 MAX_CLIENT_SHARE = 0.9
 """Of a core: the client has one thread that sends."""
 MAX_LOAD_SHARE = 0.5
+MAX_OTHERS_SHARE = 0.02
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,8 +31,8 @@ class Evidence:
     """Processor time of this process per second of the run."""
     load_before: MachineLoad
     cores: int
-    failed_looks: int
-    """Of the operator's API."""
+    server_prompt_tokens: float
+    """By which the server's own count grew; 0 where it was not asked."""
 
 
 def doubts(evidence: Evidence) -> tuple[str, ...]:
@@ -56,13 +57,17 @@ def _doubts(evidence: Evidence) -> Iterator[str]:
     if evidence.miscounted:
         yield f"{evidence.miscounted} prompts have another number of tokens for the server than for the workload"
     yield from _client_doubts(evidence)
+    others = evidence.server_prompt_tokens - sum(row.prompt_tokens for row in rows)
+    if others > MAX_OTHERS_SHARE * evidence.server_prompt_tokens:
+        yield (
+            f"others used the system meanwhile: {others / evidence.server_prompt_tokens * 100:.0f} % of its prompt "
+            "tokens were not this run's"
+        )
     degraded = sum(row.degraded for row in done)
     if degraded:
         yield f"{degraded} requests were routed with less than usual: `stemcache status` tells what is lacking"
     if len(done) < len(rows):
         yield f"{len(rows) - len(done)} of {len(rows)} requests failed; latencies are those of the others"
-    if evidence.failed_looks:
-        yield f"the operator's API did not answer {evidence.failed_looks} times: samples are missing"
 
 
 def _client_doubts(evidence: Evidence) -> Iterator[str]:

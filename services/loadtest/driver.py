@@ -7,6 +7,7 @@ late, that shows as the schedule's lag and counts into the latencies. Owns the r
 from __future__ import annotations
 
 import asyncio
+import gc
 import math
 import time
 import uuid
@@ -24,6 +25,7 @@ from services.loadtest.sessions import Session, Workload
 from services.loadtest.targets import Answer, Call, Target
 
 _US = 6
+_TIDY_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +76,16 @@ class Driver:
     async def run(self, stop: asyncio.Event) -> float:
         """Until all was sent and answered, or `stop` is set; how long it took. What runs then is ended."""
         schedules = [list(_schedule(load)) for load in self._loads]  # drawn before the clock runs
+        gc.collect()
+        tidying = asyncio.create_task(_keep_collections_short())
         self._start_s = time.perf_counter()
         sending = asyncio.create_task(self._send_all(schedules))
         stopping = asyncio.create_task(stop.wait())
         await asyncio.wait((sending, stopping), timeout=self._time_limit_s(), return_when=asyncio.FIRST_COMPLETED)
         self.interrupted = stop.is_set()
-        stopping.cancel()
-        sending.cancel()
-        ended = (await asyncio.gather(sending, return_exceptions=True))[0]
+        for task in (stopping, tidying, sending):
+            task.cancel()
+        ended = (await asyncio.gather(sending, tidying, return_exceptions=True))[0]
         if isinstance(ended, BaseException) and not isinstance(ended, asyncio.CancelledError):
             raise ended
         return max((each.end_s for each in self.sent), default=self.now_s())
@@ -189,6 +193,17 @@ class Driver:
             server=answer.server,
             error=answer.error,
         )
+
+
+async def _keep_collections_short() -> None:
+    """Until it is cancelled: what came of requests stays, and is not looked through again while others run."""
+    try:
+        while True:
+            gc.freeze()
+            await asyncio.sleep(_TIDY_S)
+            gc.collect(1)
+    finally:
+        gc.unfreeze()
 
 
 def _schedule(load: TenantLoad) -> Iterator[tuple[float, Session]]:

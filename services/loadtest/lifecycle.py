@@ -7,9 +7,8 @@ where the server has none, begins all prompts with tokens of its own. Owns what 
 from __future__ import annotations
 
 import asyncio
-import gc
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -123,8 +122,6 @@ class Run:
         watch = ServerWatch(self._look, driver.now_s, self._plan.sample_s, self._labels()) if self._look else None
         load_before = await asyncio.to_thread(machine_load)
         first = await watch.look() if watch else None
-        gc.collect()
-        gc.freeze()  # what is there stays: it need not be looked through while requests are timed
         followers = [asyncio.ensure_future(self._screen.follow(live))]
         followers += [asyncio.create_task(watch.run())] if watch else []
         start_unix_s, cpu_s = time.time(), time.process_time()
@@ -132,7 +129,6 @@ class Run:
             duration_s = await driver.run(stop)
             cpu_s = time.process_time() - cpu_s
         finally:
-            gc.unfreeze()
             for follower in followers:
                 follower.cancel()
             await asyncio.gather(*followers, return_exceptions=True)
@@ -141,8 +137,10 @@ class Run:
         rows = driver.rows(self._bounds(driver.sent, course))
         found = Found(course.model, course.before, course.cache_state, round(start_unix_s, 6), load_before, load_after)
         conditions = conditions_of(self._plan, self._backend, found)
-        warnings = self._warnings(course, rows, driver, cpu_s / max(duration_s, 1e-9), conditions, watch)
         delta = grown(counters(first), counters(last)) if first and last else {}
+        warnings = self._warnings(course, rows, driver, cpu_s / max(duration_s, 1e-9), conditions, delta)
+        if watch and watch.failed_looks:
+            warnings += (f"the operator's API did not answer {watch.failed_looks} times: samples are missing",)
         facts = self._facts(course, driver, duration_s, start_unix_s, delta, warnings)
         samples = tuple(watch.samples) if watch else ()
         return Measured(add_up(rows, facts), conditions, tuple(rows), tuple(course.prime_rows), samples)
@@ -165,7 +163,7 @@ class Run:
         driver: Driver,
         cpu_share: float,
         conditions: Conditions,
-        watch: ServerWatch | None,
+        delta: Mapping[str, float],
     ) -> tuple[str, ...]:
         evidence = Evidence(
             rows=rows,
@@ -175,7 +173,7 @@ class Run:
             client_cpu_share=cpu_share,
             load_before=conditions.load_before,
             cores=conditions.machine.cores,
-            failed_looks=watch.failed_looks if watch else 0,
+            server_prompt_tokens=delta.get("prompt_tokens", 0.0),
         )
         notes = [note for part in course.parts for note in part.load.workload.notes]
         return (*notes, *doubts(evidence))

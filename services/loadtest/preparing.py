@@ -94,8 +94,10 @@ async def prime(parts: Sequence[Part], stop: asyncio.Event) -> tuple[list[Reques
         prefixes = [each for each in part.load.workload.primes if count(each)]
         if prefixes:
             workload = Workload(part.load.workload.name, _primes(prefixes))
-            rows += await _send(replace(part.load, workload=workload, bounds=Bounds(len(prefixes), None)), stop)
-            primed += [(part.plan.tenant, each) for each in prefixes]
+            sent = await _send(replace(part.load, workload=workload, bounds=Bounds(len(prefixes), None)), stop)
+            done = {row.prefix_group for row in sent if row.completed}
+            rows += sent
+            primed += [(part.plan.tenant, each) for number, each in enumerate(prefixes) if f"p{number}" in done]
     return rows, primed
 
 

@@ -11,9 +11,18 @@ from services.loadtest.doubts import Evidence, doubts
 from services.loadtest.records import RequestRow
 
 ROW = RequestRow(
-    0, "a", "w", intended_s=1.0, sent_s=1.001, end_s=2.0, status="OK", cached_tokens=16, cacheable_tokens=16
+    0,
+    "a",
+    "w",
+    intended_s=1.0,
+    sent_s=1.001,
+    end_s=2.0,
+    status="OK",
+    prompt_tokens=100,
+    cached_tokens=16,
+    cacheable_tokens=16,
 )
-GOOD = Evidence((ROW,), CacheState.PRIMED, True, 0, 0.1, MachineLoad(0.0, 0.0, 0.1, 1 << 30), 2, 0)
+GOOD = Evidence((ROW,), CacheState.PRIMED, True, 0, 0.1, MachineLoad(0.0, 0.0, 0.1, 1 << 30), 2, 100.0)
 
 
 def test_a_good_run_raises_none() -> None:
@@ -32,7 +41,7 @@ def test_a_good_run_raises_none() -> None:
         ({"miscounted": 3}, "3 prompts have another number of tokens"),
         ({"client_cpu_share": 0.97}, "97 % of a core"),
         ({"load_before": MachineLoad(0.0, 0.0, 0.8, 1)}, "80 % of 2 cores were in use before"),
-        ({"failed_looks": 2}, "did not answer 2 times"),
+        ({"server_prompt_tokens": 400.0}, "75 % of its prompt tokens were not this run's"),
     ],
 )
 def test_each_fault_is_told(change: dict[str, object], told: str) -> None:
