@@ -186,6 +186,7 @@ class Driver:
             cached_tokens=answer.cached_tokens,
             cached_by_tier=answer.cached_by_tier,
             cacheable_tokens=cacheable_tokens,
+            written_tokens=answer.written_tokens,
             prefix_tokens=session.prefix_tokens,
             worker=answer.worker,
             attempts=answer.attempts,

@@ -101,6 +101,8 @@ class RequestRow:
     cacheable_tokens: int | None = None
     """Most prompt tokens that could be cached, given all that this tenant had sent before, by a cache that is large
     enough and keeps full blocks; None where it is not known."""
+    written_tokens: int = 0
+    """That the request added to the cache; 0 where the server does not say."""
     prefix_tokens: int = 0
     """Length of the prefix that the workload shares with other requests, in tokens."""
     worker: str = ""

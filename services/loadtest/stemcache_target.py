@@ -104,6 +104,7 @@ def _read_usage(usage: pb.Usage, answer: Answer) -> None:
 def _read_end(finished: pb.GenerationFinished, answer: Answer) -> None:
     _read_usage(finished.usage, answer)
     answer.completion_tokens = finished.usage.completion_tokens
+    answer.written_tokens = finished.usage.written_tokens
     answer.status = OK
     times = finished.timings
     answer.server = ServerTimes(

@@ -39,6 +39,7 @@ class Answer:
     completion_tokens: int = 0
     cached_tokens: int = 0
     cached_by_tier: TierTokens = NO_TIERS
+    written_tokens: int = 0
     worker: str = ""
     attempts: int = 1
     degraded: bool = False

@@ -76,6 +76,7 @@ async def test_what_the_workload_could_reuse_is_reused_and_nothing_more(cluster:
     for row in measured.rows:
         assert row.cached_tokens == row.cacheable_tokens
         assert row.prompt_tokens > 0
+        assert row.written_tokens <= row.prompt_tokens + row.completion_tokens
         assert row.completion_tokens == row.max_tokens == sum(row.arrival_tokens or (1,) * len(row.arrivals_s))
         assert row.server is not None
         assert row.intended_s <= row.sent_s <= (row.first_token_s or 0.0) <= row.end_s
