@@ -1,4 +1,4 @@
-"""A tenant's steady load as a process: `python -m tests.support.tenant_load ADDRESSES SECONDS`.
+"""A tenant's steady load as a process: `python -m tests.support.tenant_load ADDRESSES`, until SIGTERM.
 
 Its key stands in the environment. Prints what failed, and how many requests did not, as JSON.
 """
@@ -9,6 +9,7 @@ import asyncio
 import json
 import os
 import random
+import signal
 import sys
 import time
 from pathlib import Path
@@ -19,9 +20,10 @@ NUM_AT_ONCE = 4
 SAMPLING = Sampling(max_tokens=16, ignore_eos=True)
 
 
-async def load(addresses: str, duration_s: float) -> dict[str, object]:
-    """Requests one after the other from several callers, until the time is over."""
-    end_s = time.monotonic() + duration_s
+async def load(addresses: str) -> dict[str, object]:
+    """Requests one after the other from several callers, until it is told to end."""
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
     failures: list[str] = []
     num_done = 0
     trust = Trust(Path(os.environ["STEMCACHE_TLS_CA_FILE"]))
@@ -30,7 +32,7 @@ async def load(addresses: str, duration_s: float) -> dict[str, object]:
         nonlocal num_done
         rng = random.Random(seed)
         async with AsyncStemcacheClient(addresses, os.environ["STEMCACHE_API_KEY"], 60.0, trust=trust) as client:
-            while time.monotonic() < end_s:
+            while not stop.is_set():
                 prompt = Tokens((*range(64), rng.randrange(100), *range(16)))
                 began_s = time.monotonic()
                 try:
@@ -49,4 +51,4 @@ async def load(addresses: str, duration_s: float) -> dict[str, object]:
 
 
 if __name__ == "__main__":
-    print(json.dumps(asyncio.run(load(sys.argv[1], float(sys.argv[2])))), flush=True)
+    print(json.dumps(asyncio.run(load(sys.argv[1]))), flush=True)
