@@ -111,11 +111,11 @@ class ReuseCurve:
         self._computed = 0.0
         """Of them, those of which no use was known any more."""
         self._followed = 0.0
-        """Of those, the ones of the sample."""
+        """The same, by the ones of the sample and what each stands for."""
         self._there_bins = [0.0] * NUM_BINS
         """Distances of blocks that were there."""
         self._gone_bins = [0.0] * NUM_BINS
-        """Distances of blocks of the sample that had gone."""
+        """Distances of blocks of the sample that had gone, for all that they stand for."""
 
     @property
     def num_followed(self) -> int:
@@ -175,7 +175,7 @@ class ReuseCurve:
         assert len(self._last) <= self._room
         assert all(digest < self._limit for digest in self._last)
         assert all(0 < place <= self._stack.now for place in self._last.values())
-        assert self._followed <= self._computed + 1e-6 * self._asked <= (1 + 1e-5) * self._asked
+        assert self._computed <= (1 + 1e-6) * self._asked
         self._stack.check_invariants()
 
     def _note_run(
@@ -209,7 +209,7 @@ class ReuseCurve:
             if block.digest >= limit:
                 continue
             if at < num_asked:
-                self._followed += weight
+                self._followed += weight * scale
             place = last.pop(block.digest, 0)
             if place <= stack.oldest:
                 continue
@@ -217,7 +217,7 @@ class ReuseCurve:
                 before, first = place, at
             moved[place] += scale
             if at < num_asked:
-                self._gone_bins[bin_of(stack.num_after(place) + at - first + 0.5)] += weight
+                self._gone_bins[bin_of(stack.num_after(place) + at - first + 0.5)] += weight * scale
 
     def _weight(self, now_s: float) -> float:
         """What is counted now; it grows, so that what was counted before counts less."""

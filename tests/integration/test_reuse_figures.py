@@ -49,6 +49,7 @@ def test_the_curve_of_conversations() -> None:
     assert max(map(abs, found.values())) <= MOST_POINTS, found
 
 
+@pytest.mark.nightly  # reading the trace takes longest
 def test_the_curve_of_agents() -> None:
     trace = public_trace(CLAUDE_CODE).select(lambda session: session % 20 == 0)
     found = differences(trace, 40, (10, 12, 20))
