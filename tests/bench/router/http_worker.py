@@ -1,4 +1,4 @@
-"""A worker that does no work, for routers that speak HTTP: it answers `/generate` with one token as an event stream.
+"""A worker that does no work, for routers that speak HTTP: it answers `/generate` with one token, in one piece.
 
 All that routers of SGLang's kind ask beside is answered so that they take it for ready. What is told comes as JSON on
 standard input; it prints its address. Run as a module.
@@ -23,18 +23,9 @@ _ABOUT = json.dumps(
     }
 ).encode()
 _TOKEN = json.dumps({"text": "a", "meta_info": {"prompt_tokens": 2_048, "completion_tokens": 1}}).encode()
-_EVENTS = b"data: " + _TOKEN + b"\n\ndata: [DONE]\n\n"
-_GENERATED = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked\r\n\r\n"
-    + f"{len(_EVENTS):x}\r\n".encode()
-    + _EVENTS
-    + b"\r\n0\r\n\r\n"
-)
-_TOLD = (
-    b"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\n"
-    + f"content-length: {len(_ABOUT)}\r\n\r\n".encode()
-    + _ABOUT
-)
+_OK = "HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: "
+_GENERATED = f"{_OK}{len(_TOKEN)}\r\n\r\n".encode() + _TOKEN
+_TOLD = f"{_OK}{len(_ABOUT)}\r\n\r\n".encode() + _ABOUT
 _LENGTH = b"content-length:"
 
 
