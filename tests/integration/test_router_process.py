@@ -213,6 +213,7 @@ async def test_reflection_and_health_are_on(cluster: Cluster) -> None:
     assert await services_of(cluster.channel) == {
         "stemcache.v1.CacheService",
         "stemcache.v1.InferenceService",
+        "stemcache.v1.UsageService",
         "grpc.health.v1.Health",
         "grpc.reflection.v1alpha.ServerReflection",
     }
@@ -237,6 +238,7 @@ async def test_the_admin_port_has_both_services_for_the_operator_only(cluster: C
             "stemcache.admin.v1.TenantAdminService",
             "stemcache.admin.v1.ClusterService",
             "stemcache.admin.v1.AdapterService",
+            "stemcache.admin.v1.UsageService",
             "grpc.health.v1.Health",
             "grpc.reflection.v1alpha.ServerReflection",
         }
