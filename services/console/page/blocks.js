@@ -145,10 +145,10 @@ const blocks = {
       const is_same = !tier && map.generations[number] === uid % 65536;
       const now = tier ? "gone" : !is_same ? "gone" : state === 0 ? "free" : state === 1 ? "cached" : "held";
       counts[now]++;
-      const what = { gone: "given to others", free: "returned", cached: "still cached", held: "in use again" }[now];
+      const what = { gone: "others'", free: "returned", cached: "cached", held: "in use" }[now];
       return el("div", { class: `cell ${now === "gone" || now === "free" ? "reserved" : ""}`, role: "listitem", style: { "--kind": colour(now === "gone" ? "idle" : now) },
         title: `logical block ${at} lay in ${TIERS[tier]} ${number}: ${what}`, data: { at, tier: TIERS[tier], number, uid, now } },
-        el("span", { class: "at" }, `${at} →`), el("span", { class: "where" }, `${tier ? `${TIERS[tier]} ` : "#"}${number}`), el("span", { class: "how" }, what));
+        el("span", { class: "at" }, `${at} → ${tier ? TIERS[tier] : ""}`), el("span", { class: "where" }, `#${number}`), el("span", { class: "how" }, what));
     });
     $("chosen-note").textContent = `it has ended: ${counts.cached} of its ${cells.length} blocks are still cached here, ${counts.held} are in use again, ${counts.free} were returned, ${counts.gone} were given to others`;
     $("table").replaceChildren(...cells);
@@ -169,8 +169,8 @@ const blocks = {
       title: `logical block ${at}: ${TIERS[tier]} ${number}, ${holders} ${holders === 1 ? "holder" : "holders"}`,
       data: { at, tier: TIERS[tier], number, holders, uid, marks, kind },
       on: tier ? {} : { pointerenter: () => { blocks.emphasised = number; blocks.draw_soon(); }, pointerleave: () => { blocks.emphasised = -1; blocks.draw_soon(); } } },
-      el("span", { class: "at" }, `${at} →`), holders > 1 ? el("span", { class: "who" }, `×${holders}`) : null,
-      el("span", { class: "where" }, `${tier ? TIERS[tier] : "#"}${tier ? " " : ""}${number}`), el("span", { class: "how" }, how.join(", ") || "\u00a0"));
+      el("span", { class: "at" }, `${at} → ${tier ? TIERS[tier] : ""}`), holders > 1 ? el("span", { class: "who" }, `×${holders}`) : null,
+      el("span", { class: "where" }, `#${number}`), el("span", { class: "how" }, how.join(", ") || "\u00a0"));
   },
 
   show_pool() {
