@@ -123,11 +123,7 @@ class BlockPool:
     @property
     def pressure(self) -> Pressure:
         """What running out of blocks has led to, as far as the pool knows."""
-        return Pressure(
-            lent_back_blocks=self._evictions.num_lent_back,
-            evicted_blocks=self._evictions.num_evicted,
-            demoted_blocks=0 if self.lower is None else self.lower.num_demoted,
-        )
+        return replace(self._evictions.pressure, demoted_blocks=0 if self.lower is None else self.lower.num_demoted)
 
     def set_quotas(self, quotas: QuotaTable) -> None:
         """Other quotas from now on. What is cached beyond them goes at once, what is held when it is let go."""

@@ -9,6 +9,7 @@ from collections import OrderedDict
 from collections.abc import Iterable
 
 from cache_store.clock import Clock
+from cache_store.digest import DIGEST_BYTES
 from cache_store.domain import DomainTag
 
 MAX_DEPARTURES = 100_000
@@ -36,3 +37,10 @@ class Departures:
         """How long ago the block was evicted last; None where that is not known."""
         left_s = self._left_s.get((domain_tag, digest))
         return None if left_s is None else self._clock.monotonic_s() - left_s
+
+    def leading(self, domain_tag: DomainTag, chain: bytes, first: int) -> int:
+        """How many blocks of a chain of packed digests, from the `first` on, are known to have been evicted."""
+        at = first * DIGEST_BYTES
+        while at < len(chain) and (domain_tag, chain[at : at + DIGEST_BYTES]) in self._left_s:
+            at += DIGEST_BYTES
+        return at // DIGEST_BYTES - first

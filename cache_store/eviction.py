@@ -18,6 +18,7 @@ from cache_store.ledger import Ledger
 from cache_store.lending import Charge, Need, charges
 from cache_store.lower_tiers import LowerTiers
 from cache_store.prefix_tree import Block, PrefixTree
+from cache_store.usage import Pressure
 from cache_store.windows import Windows
 
 
@@ -42,8 +43,17 @@ class Evictions:
         self._lower = lower
         self._windows = windows
         self._expiries: Expiries[Block] = Expiries()
-        self.num_evicted = 0
-        self.num_lent_back = 0
+        self._num_evicted = self._num_lent_back = self._num_expired = self._num_trimmed = 0
+
+    @property
+    def pressure(self) -> Pressure:
+        """What was evicted, and why."""
+        return Pressure(
+            lent_back_blocks=self._num_lent_back,
+            evicted_blocks=self._num_evicted,
+            expired_blocks=self._num_expired,
+            trimmed_blocks=self._num_trimmed,
+        )
 
     def offer(self, account: Account, leaf: Block) -> None:
         """Takes a leaf that nobody holds into the order of eviction."""
@@ -65,7 +75,8 @@ class Evictions:
         while leaf is not None:
             if not _has_below(leaf):
                 account = self._ledger.of(leaf.tenant)
-                self._evict_tail(account, leaf, account.num_cached if self._lower is None else 1)
+                num_most = account.num_cached if self._lower is None else 1
+                self._num_expired += self._evict_tail(account, leaf, num_most)
                 if not account.num_used:
                     self._ledger.leave(account)
             leaf = self._expiries.pop(now_s)
@@ -81,6 +92,8 @@ class Evictions:
         """Evicts until `num_blocks` unused slots may be given to the account."""
         over = account.num_used + num_blocks - account.maximum
         if over > 0:
+            if account.maximum < self._ledger.num_blocks:  # else it is the pool that is full
+                self._num_trimmed += over
             self.evict(account, over)
         num_missing = num_blocks - account.num_kept - self._ledger.num_free(len(self._unused))
         if num_missing <= 0:
@@ -93,12 +106,14 @@ class Evictions:
             if due.payer is not account:
                 _note_cause(account, due.payer, due.num_blocks)
                 if is_guaranteed:
-                    self.num_lent_back += due.num_blocks
+                    self._num_lent_back += due.num_blocks
             self.evict(due.payer, due.num_blocks)
 
     def trim(self, account: Account) -> None:
         """Evicts what is cached beyond the account's maximum."""
-        self.evict(account, max(0, min(account.num_cached, account.num_used - account.maximum)))
+        num_over = max(0, min(account.num_cached, account.num_used - account.maximum))
+        self._num_trimmed += num_over
+        self.evict(account, num_over)
 
     def give_back(self) -> None:
         """Gives strict tenants what others have of their guarantees, as soon as nobody holds it."""
@@ -109,7 +124,7 @@ class Evictions:
         if num_to_keep > num_free:
             deficits = self._ledger.deficits()
             for due in charges(num_to_keep - num_free, self._ledger.present, None):
-                self.num_lent_back += due.num_blocks
+                self._num_lent_back += due.num_blocks
                 _note_causes(deficits, due)
                 self.evict(due.payer, due.num_blocks)
         self._ledger.keep(self._ledger.num_free(len(self._unused)))
@@ -144,7 +159,7 @@ class Evictions:
         count = len(removed)
         account.lose_cached(count)
         account.num_evicted += count
-        self.num_evicted += count
+        self._num_evicted += count
         return count
 
 

@@ -130,6 +130,11 @@ class Ledger:
         others = self._num_strict - (account.minimum if account.strict else 0)
         return min(account.maximum, self._num_blocks - others)
 
+    @property
+    def num_blocks(self) -> int:
+        """Of the whole tier."""
+        return self._num_blocks
+
     def num_free(self, num_unused: int) -> int:
         """Unused slots that are kept for nobody."""
         return num_unused - sum(account.num_kept for account in self.present) if self._num_strict else num_unused

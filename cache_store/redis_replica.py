@@ -93,6 +93,8 @@ class ReplicaStats:
     """For which it did not answer."""
     is_reachable: bool
     """Whether the store answered a poll lately."""
+    lag_s: float = 0.0
+    """Since the stream that is read least far was read to its end; of one that never was, since the last answer."""
 
 
 class ReplicaIndexReader:
@@ -125,6 +127,7 @@ class ReplicaIndexReader:
     @property
     def stats(self) -> ReplicaStats:
         """Now."""
+        now_s = self._clock.monotonic_s()
         return ReplicaStats(
             num_domains=self.replica.num_domains,
             num_digests=self.replica.num_digests,
@@ -134,8 +137,13 @@ class ReplicaIndexReader:
             num_copy_lookups=self._num_copy,
             num_script_lookups=self._num_script,
             num_failed_lookups=self._num_failed,
-            is_reachable=self._clock.monotonic_s() - self._answered_s <= AWAY_AFTER_S,
+            is_reachable=now_s - self._answered_s <= AWAY_AFTER_S,
+            lag_s=max(now_s - self._answered_s, self._lag_s(now_s)),
         )
+
+    def _lag_s(self, now_s: float) -> float:
+        read = [each.polled_s for each in self._followers.values() if each.polled_s > -math.inf]
+        return now_s - min(read, default=now_s)
 
     async def lookup(
         self, domain_tag: DomainTag, digests: bytes, incarnations: Sequence[Incarnation]

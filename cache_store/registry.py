@@ -97,6 +97,8 @@ class WorkerRecord:
     """What became of those that it is to serve, at most MAX_ADAPTERS."""
     clock_unix_s: float = 0.0
     """Time of day by the clock that it judges request tokens by, at the renewal; 0 in a record of another version."""
+    metrics_address: str = ""
+    """host:port where Prometheus reads its metrics; empty: nowhere."""
 
 
 class Renewal(StrEnum):

@@ -88,14 +88,16 @@ class _Fields:
             raise CorruptDataError("a record is a JSON object")
         self._value: dict[str, object] = value
 
-    def text(self, name: str) -> str:
-        value = self._value.get(name)
+    def text(self, name: str, default: str | None = None) -> str:
+        """`default`: where there is none; workers of the same protocol before it was told have none."""
+        value = self._value.get(name, default)
         if not isinstance(value, str):
             raise CorruptDataError(f"{name} is no text")
         return value
 
-    def count(self, name: str) -> int:
-        return _count(name, self._value.get(name))
+    def count(self, name: str, default: int | None = None) -> int:
+        """`default`: as in `text`."""
+        return _count(name, self._value.get(name, default))
 
     def counts(self, name: str) -> tuple[int, ...]:
         value = self._value.get(name)
@@ -167,6 +169,7 @@ def _read(values: _Fields) -> WorkerRecord:
         kv_pool_bytes=values.count("kv_pool_bytes"),
         adapters=tuple(_read_report(each) for each in values.objects("adapters", MAX_ADAPTERS)),
         clock_unix_s=values.rate("clock_unix_s"),
+        metrics_address=_shown(values.text("metrics_address", ""), "the address of metrics"),
     )
 
 
@@ -189,7 +192,7 @@ def _read_report(values: _Fields) -> AdapterReport:
 
 
 def _read_pressure(values: _Fields) -> Pressure:
-    return Pressure(*(values.count(each.name) for each in fields(Pressure)))
+    return Pressure(*(values.count(each.name, 0) for each in fields(Pressure)))
 
 
 def _read_audit(values: _Fields) -> AuditCounts:

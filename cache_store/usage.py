@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from cache_store.domain import TenantId
 from cache_store.tier_kind import TierKind
@@ -25,6 +25,10 @@ class Pressure:
     """Requests that could never fit."""
     demoted_blocks: int = 0
     """Of the evicted blocks, those that went to a lower tier."""
+    expired_blocks: int = 0
+    """Of the evicted blocks, those whose time to live was over."""
+    trimmed_blocks: int = 0
+    """Of the evicted blocks, those that went since their tenant had reached its own maximum."""
 
 
 NO_PRESSURE = Pressure()
@@ -90,6 +94,11 @@ class TenantUse:
     """Of `evicted_blocks`, those that made room for other tenants."""
     caused_evictions: int = 0
     """Other tenants' blocks that were evicted to make room for it, since the worker started."""
+
+    def plus(self, other: TenantUse) -> TenantUse:
+        """Both together, under the name of the first."""
+        names = [each.name for each in fields(TenantUse)[1:]]
+        return TenantUse(self.tenant, *(getattr(self, name) + getattr(other, name) for name in names))
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,6 +13,8 @@ from pathlib import Path
 from typing import NewType
 
 from cache_store.errors import InvalidRequestError
+from cache_store.telemetry.listen import MetricsListen
+from cache_store.telemetry.spans import TRACES_PER_S, TracingSettings
 from cache_store.tls_files import TlsFiles
 
 Address = NewType("Address", str)
@@ -39,6 +41,15 @@ def set_ray_environment() -> None:
 def environment() -> Mapping[str, str]:
     """A copy of the environment of this process, for settings of other modules and for child processes."""
     return dict(os.environ)
+
+
+@dataclass(frozen=True, slots=True)
+class Target:
+    """A process that shows metrics."""
+
+    role: str
+    address: str
+    """host:port."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +107,12 @@ class RouterSettings:
     """A plain port with the health service only."""
     console_listen: Address | None = None
     """Where operators look with a browser; None: nowhere."""
+    metrics: MetricsListen | None = None
+    """Where metrics are read; None: nowhere, and nothing is counted for them."""
+    metrics_targets: tuple[Target, ...] = ()
+    """Other processes that this router names to Prometheus, beside itself and its workers."""
+    tracing: TracingSettings | None = None
+    """Where spans go; None: there are none."""
 
     @staticmethod
     def from_environ(environ: Mapping[str, str] = os.environ) -> RouterSettings:
@@ -118,6 +135,9 @@ class RouterSettings:
             public_tls=reader.public_tls(),
             health_listen=reader.optional_address("STEMCACHE_HEALTH_LISTEN"),
             console_listen=reader.optional_address("STEMCACHE_CONSOLE_LISTEN"),
+            metrics=reader.metrics(),
+            metrics_targets=reader.targets("STEMCACHE_METRICS_TARGETS"),
+            tracing=reader.tracing(),
         )
 
 
@@ -206,6 +226,41 @@ class SettingsReader:
         except InvalidRequestError as error:
             raise InvalidRequestError(certificate, f"{certificate}: {error}") from error
         return files
+
+    def metrics(self) -> MetricsListen | None:
+        """`off`, or where to listen; with a token where it is not this machine only."""
+        if self.environ.get("STEMCACHE_METRICS_LISTEN", "").strip() == "off":
+            return None
+        host, _, port = self.address("STEMCACHE_METRICS_LISTEN", "127.0.0.1:0").rpartition(":")
+        path = self.environ.get("STEMCACHE_METRICS_TOKEN_FILE", "").strip()
+        token = self.file("STEMCACHE_METRICS_TOKEN_FILE").read_text("ascii").strip() if path else ""
+        try:
+            return MetricsListen(host, int(port), token)
+        except InvalidRequestError as error:
+            name = "STEMCACHE_METRICS_LISTEN" if error.field != "metrics token" else "STEMCACHE_METRICS_TOKEN_FILE"
+            raise InvalidRequestError(name, f"{name}: {error}") from error
+
+    def tracing(self) -> TracingSettings | None:
+        """Where no endpoint is set, nothing is traced."""
+        endpoint = self.environ.get("STEMCACHE_OTLP_ENDPOINT", "").strip()
+        traces_per_s = self.whole("STEMCACHE_TRACES_PER_S", TRACES_PER_S)
+        if not endpoint:
+            return None
+        try:
+            return TracingSettings(endpoint, traces_per_s)
+        except InvalidRequestError as error:
+            name = "STEMCACHE_OTLP_ENDPOINT" if error.field == "otlp endpoint" else "STEMCACHE_TRACES_PER_S"
+            raise InvalidRequestError(name, f"{name}: {error}") from error
+
+    def targets(self, name: str) -> tuple[Target, ...]:
+        """`role=host:port`, separated by commas."""
+        entries = filter(None, (part.strip() for part in self.environ.get(name, "").split(",")))
+        targets = []
+        for role, equals, address in (entry.partition("=") for entry in entries):
+            if not (re.fullmatch(r"[a-z-]{1,32}", role) and equals and _ADDRESS.fullmatch(address)):
+                raise InvalidRequestError(name, f"{name}: {role}{equals}{address} is no role=host:port")
+            targets.append(Target(role, address))
+        return tuple(targets)
 
     def models(self, name: str) -> Mapping[str, Path]:
         """`name=folder`, separated by commas."""

@@ -64,7 +64,9 @@ class WorkerActor:
         log_as_json()
         self._fingerprint = config.fingerprint()
         if reach is Reach.NODE:
-            config = replace(config, listen_host=ray.util.get_node_ip_address())
+            node = ray.util.get_node_ip_address()
+            metrics = config.metrics and replace(config.metrics, host=node)  # with a token: else it raises
+            config = replace(config, listen_host=node, metrics=metrics)
         self._loop = uvloop.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="worker-loop", daemon=True)
         self._thread.start()

@@ -22,8 +22,9 @@ from cache_store.adapters import MAX_ADAPTERS, MAX_ERROR_CHARS, Adapter, Adapter
 from cache_store.domain import AdapterDigest, FormatDigest
 from cache_store.errors import PreconditionError, StemcacheError, UnavailableError
 from cache_store.scrubs import Dropped
-from worker.engine_thread import EngineThread, ThreadedEngine
+from worker.engine_thread import EngineThread
 from worker.runner import ModelInfo, PreparedAdapter
+from worker.threaded_engine import ThreadedEngine
 
 APPLY_TIMEOUT_S = 30.0
 """For the engine to come to it, between two steps."""

@@ -17,6 +17,8 @@ from cache_store.audit_mode import AuditMode
 from cache_store.errors import InvalidRequestError
 from cache_store.policies.choice import PolicyKind
 from cache_store.registry import WorkerId
+from cache_store.telemetry.listen import MetricsListen
+from cache_store.telemetry.spans import TracingSettings
 from cache_store.tls_files import TlsFiles
 
 CLUSTER_KEY_BYTES = 32
@@ -140,6 +142,10 @@ class WorkerConfig:
     """Seconds that a block takes from the host to the device of the digest runner."""
     digest_disk_block_s: float = 0.0
     """Seconds that it takes from disk."""
+    metrics: MetricsListen | None = None
+    """Where metrics are read; None: nowhere, and nothing is counted for them."""
+    tracing: TracingSettings | None = None
+    """Where spans go; None: there are none."""
 
     def __post_init__(self) -> None:
         _check(self)

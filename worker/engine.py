@@ -30,7 +30,7 @@ from worker.audit import Audits
 from worker.audit_samples import Chance, never
 from worker.audit_steps import AuditSteps
 from worker.block_look import BlockLook
-from worker.engine_books import MAX_RETRY_S, load_of, queue_s
+from worker.engine_books import MAX_RETRY_S, Vitals, load_of, queue_s, vitals_of
 from worker.engine_config import EngineConfig, check_request, check_room
 from worker.engine_pool import make_pool
 from worker.exchange import Exchange
@@ -40,16 +40,7 @@ from worker.peers import NoPeers, Peers
 from worker.pins import PinTable
 from worker.queue_limit import may_wait
 from worker.rate import RateMeter
-from worker.requests import (
-    CacheMode,
-    EngineOutput,
-    EngineRequest,
-    Failed,
-    Finish,
-    Generated,
-    RequestKey,
-    Started,
-)
+from worker.requests import CacheMode, EngineOutput, EngineRequest, Failed, Finish, Generated, RequestKey, Started
 from worker.runner import PreparedAdapter, Runner
 from worker.scheduler import Schedule, Scheduler
 from worker.sequence import ActiveRequest, Sequence
@@ -213,6 +204,10 @@ class Engine:
             for use in self._pool.usage()
         )
 
+    def vitals(self) -> Vitals:
+        """What its blocks are used for; to be asked now and then."""
+        return vitals_of(self._pool, self._scheduler)
+
     def set_quotas(self, quotas: QuotaTable) -> None:
         """Other quotas and weights of tenants from now on. What can never end under them fails, and nothing else."""
         self._pool.set_quotas(quotas)
@@ -308,7 +303,7 @@ class Engine:
             if request.scheduled_s is None:
                 request.scheduled_s = now_s
                 self._audits.note_started(sequence)
-                outputs.append(Started(request.key, sequence.cached_by_tier))
+                outputs.append(Started(request.key, sequence.cached_by_tier, count(request.request.prompt)))
         return outputs
 
     def _run(self, schedule: Schedule) -> StepResult | StemcacheError:

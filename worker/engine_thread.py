@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import structlog
 
@@ -24,9 +24,9 @@ from cache_store.clock import Clock
 from cache_store.errors import StemcacheError, UnavailableError, WorkerLostError
 from cache_store.events import BlockEvent
 from cache_store.registry import WorkerLoad
-from cache_store.usage import TenantUse
 from worker.outbox import Outbox
 from worker.requests import EngineOutput, EngineRequest, Failed, RequestKey
+from worker.threaded_engine import StepWatch, ThreadedEngine
 
 IDLE_CHECK_AFTER_S = 0.5
 """Idle for that long, the engine's invariants are checked once: never in the way of a request."""
@@ -38,60 +38,6 @@ RESTART_AFTER_S = 5.0
 """What a caller is told to wait for a worker that starts again."""
 
 _log = structlog.get_logger(__name__)
-
-
-class ThreadedEngine(Protocol):
-    """What the thread asks of an engine."""
-
-    @property
-    def has_work(self) -> bool:
-        """Whether a step would do anything."""
-        ...
-
-    def submit(self, request: EngineRequest) -> None:
-        """Queues a request. A refused one raises a StemcacheError."""
-        ...
-
-    def cancel(self, key: RequestKey) -> None:
-        """Ends a request without further outputs; unknown keys are ignored."""
-        ...
-
-    def step(self) -> Sequence[EngineOutput]:
-        """Schedules, runs and commits one step."""
-        ...
-
-    @property
-    def has_idle_work(self) -> bool:
-        """Whether `step_idle` would do anything."""
-        ...
-
-    def step_idle(self) -> None:
-        """A short step of what can wait until there is nothing else to do."""
-        ...
-
-    def tick(self) -> None:
-        """Does what is due by time alone."""
-        ...
-
-    def poll(self) -> None:
-        """Takes note of what came from lower tiers."""
-        ...
-
-    def load(self) -> WorkerLoad:
-        """What it has to do, without the tenants' part in it; asked for after every step."""
-        ...
-
-    def usage(self) -> Sequence[TenantUse]:
-        """Who has which blocks, those with most first; asked for with every tick, and when it gets idle."""
-        ...
-
-    def drain_events(self) -> Sequence[BlockEvent]:
-        """Events since the last call."""
-        ...
-
-    def check_invariants(self) -> None:
-        """Raises AssertionError where the state contradicts itself."""
-        ...
 
 
 EngineT_co = TypeVar("EngineT_co", bound=ThreadedEngine, covariant=True)
@@ -161,6 +107,8 @@ class EngineThread(Generic[EngineT_co]):
         self._next_tick_s = clock.monotonic_s() + TICK_S
         self._last_report_s = clock.monotonic_s()
         self._loop: asyncio.AbstractEventLoop | None = None
+        self.step_watch: StepWatch | None = None
+        """Told of steps; to be set before the start."""
         self._ended: asyncio.Event = asyncio.Event()
         self._failure: BaseException | None = None
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
@@ -317,7 +265,7 @@ class EngineThread(Generic[EngineT_co]):
             report = _Report()
         is_idle = not (commands or self._engine.has_work or self._engine.has_idle_work)
         if self._engine.has_work:
-            report.outputs.extend(self._engine.step())
+            report.outputs.extend(self._step())
         elif self._engine.has_idle_work:
             self._engine.step_idle()
         is_news = (self._tick() or not self._engine.has_work) and self._take_usage()
@@ -327,6 +275,14 @@ class EngineThread(Generic[EngineT_co]):
         else:
             self._post(self._note_alive)
         return True
+
+    def _step(self) -> Sequence[EngineOutput]:
+        if self.step_watch is None:
+            return self._engine.step()
+        began_s = self._clock.monotonic_s()
+        outputs = self._engine.step()
+        self.step_watch.stepped(began_s, self._clock.monotonic_s(), outputs)
+        return outputs
 
     def _take(self) -> list[_Command]:
         """All commands that wait; where the engine has nothing to do, sleeps for a while unless there is one."""

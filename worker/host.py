@@ -30,6 +30,8 @@ from cache_store.meter_writer import MeterWriter
 from cache_store.pool_sizes import PoolSizes
 from cache_store.quota import QuotaTable
 from cache_store.registry import PROTOCOL_VERSION, WorkerRecord
+from cache_store.telemetry.http_server import MetricsServer
+from cache_store.telemetry.tracing import open_spans
 from cache_store.tokens import TOKEN_BYTES
 from worker.adapter_loads import AdapterLoads
 from worker.block_meter import METER_PACE, BlockMeter
@@ -37,6 +39,9 @@ from worker.config import WorkerConfig
 from worker.engine import Engine
 from worker.engine_config import EngineConfig
 from worker.engine_thread import EngineThread
+from worker.meter import Meter
+from worker.metered_runner import MeteredRunner
+from worker.metrics_page import MetricsPage
 from worker.peers import Fetched
 from worker.publisher import Publisher, Stores
 from worker.quota_watch import APPLY_TIMEOUT_S, QuotaWatch
@@ -90,14 +95,19 @@ class WorkerHost:
         draw = random.Random(secrets.randbits(64)).random  # noqa: S311 - chooses hits to check; nothing secret
         block_size = runner.info.geometry.block_size
         self._peers = PeerClient(self._incarnation, config.cluster_key, block_size, self._clock, config.tls)
-        engine = Engine(runner, parts.clock, engine_config(config), draw=draw, peers=self._peers)
+        meter = Meter()
+        counted = runner if config.metrics is None else MeteredRunner(runner, meter, parts.clock)
+        engine = Engine(counted, parts.clock, engine_config(config), draw=draw, peers=self._peers)
         self._thread = EngineThread(engine, self._offer, parts.clock)
+        if config.metrics is not None:
+            self._thread.step_watch = meter
+        self._metrics: MetricsServer | None = None
         self._adapters = AdapterLoads(
             self._thread, runner.prepare_adapter, self._model, config.model_name, self._renew_soon
         )
-        self._servicer = WorkerServicer(
-            self._thread, self._model, self._incarnation, config.cluster_key, self._clock, self._adapters, self._retire
-        )
+        self._spans = open_spans(config.tracing, "stemcache-worker", config.worker_id)
+        me = (self._thread, self._model, self._incarnation, config.cluster_key, self._clock)
+        self._servicer = WorkerServicer(*me, self._adapters, self._retire, spans=self._spans)
         identity = Identity(
             incarnation=self._incarnation,
             cluster_key=config.cluster_key,
@@ -122,6 +132,7 @@ class WorkerHost:
         self._transfers = runner.transfers
         self._transfers.notify(self._thread.wake)
         self._publisher = Publisher(stores, self.record)
+        self._page = MetricsPage(self._thread, meter, self._publisher, self.record, config.device)
         blocks = BlockMeter(parts.clock, lambda: self._thread.load.tenants)
         self._meter = MeterWriter(stores.meter, MeterWriterId(self._incarnation), blocks.take, parts.clock, METER_PACE)
         self._stores = stores
@@ -150,6 +161,11 @@ class WorkerHost:
     def address(self) -> str:
         """host:port for routers."""
         return self._address
+
+    @property
+    def metrics_address(self) -> str:
+        """host:port for Prometheus; empty: nowhere."""
+        return "" if self._metrics is None else self._metrics.address
 
     @property
     def model(self) -> ModelInfo:
@@ -196,6 +212,7 @@ class WorkerHost:
             quota_generation=self._quotas.generation,
             adapters=self._adapters.reports()[:MAX_ADAPTERS],
             clock_unix_s=self._clock.unix_s(),
+            metrics_address=self.metrics_address,
         )
 
     async def drain(self, deadline_s: float) -> None:
@@ -279,6 +296,7 @@ class WorkerHost:
         try:
             port = self._bind()
             await self._server.start()
+            self._metrics = await self._page.show(self._config.metrics)
         except BaseException:
             await asyncio.to_thread(self._transfers.close)
             await self._stores.close()
@@ -345,6 +363,10 @@ class WorkerHost:
         except TimeoutError:
             _log.error("engine_thread_hangs", worker_id=self._config.worker_id)
         await self._peers.close()
+        if self._metrics is not None:
+            await self._metrics.stop()
+        if self._spans is not None:
+            await asyncio.to_thread(self._spans.close)
         await asyncio.to_thread(self._transfers.close)
         await self._server.stop(STOP_GRACE_S)  # after the engine, so that open calls end with their own status
         await self._stores.close()

@@ -63,6 +63,7 @@ class Started:
 
     key: RequestKey
     cached: CachedTokens
+    prompt_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

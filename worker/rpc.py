@@ -24,8 +24,11 @@ from cache_store.drain_token import verify_drain
 from cache_store.errors import DeadlineError, StemcacheError, UnavailableError
 from cache_store.index import Incarnation
 from cache_store.request_token import RequestClaims, verify
+from cache_store.telemetry.spans import SpanSink
+from cache_store.telemetry.trace_context import TraceContext, from_metadata
 from worker.engine_thread import EngineThread
 from worker.outbox import Outbox, OutboxItem, SampleTokens
+from worker.request_spans import add_spans
 from worker.requests import CacheMode, EngineRequest, Finish, Finished, RequestKey, Started
 from worker.rpc_cache import PrefixCalls, PrefixEngine, by_tier
 from worker.rpc_look import LookCalls, LookedAtEngine, LookIdentity
@@ -82,8 +85,10 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
         formats: AdapterFormats,
         retire: Retire,
         write_timeout_s: float = WRITE_TIMEOUT_S,
+        spans: SpanSink | None = None,
     ) -> None:
-        """`retire` carries out an order to leave, and the worker leaves after it."""
+        """`retire` carries out an order to leave, and the worker leaves after it. `spans` None: nothing is traced."""
+        self._spans = spans
         self._retire = retire
         self._thread = thread
         self._prefixes = PrefixCalls(thread, clock)
@@ -227,22 +232,30 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     async def _execute(self, message: worker_pb2.ExecuteRequest, context: Context) -> None:
         engine_request = self._admit(message)
+        parent = None if self._spans is None else from_metadata(context.invocation_metadata())
         try:
-            await self._stream(self._thread.submit(engine_request), context)
+            await self._stream(self._thread.submit(engine_request), context, parent)
         finally:
             self._looks.ended(engine_request.key)
             self._thread.close(engine_request.key)
 
-    async def _stream(self, outbox: Outbox, context: Context) -> None:
+    async def _stream(self, outbox: Outbox, context: Context, parent: TraceContext | None) -> None:
+        started: Started | None = None
         while True:
-            for item in await outbox.take():
+            items = await outbox.take()
+            taken_unix_s = self._clock.unix_s()
+            for item in items:
                 try:
                     async with asyncio.timeout(self._write_timeout_s):
                         await context.write(_to_message(item))
                 except TimeoutError as error:
                     raise DeadlineError(f"the caller has read nothing for {self._write_timeout_s:g} s") from error
                 if isinstance(item, Finished):
+                    if self._spans is not None and parent is not None and started is not None:
+                        add_spans(self._spans, parent, taken_unix_s, started, item)
                     return
+                if isinstance(item, Started):
+                    started = item
 
     def _admit(self, message: worker_pb2.ExecuteRequest) -> EngineRequest:
         claims = self._callers_claims(message)

@@ -20,9 +20,10 @@ from cache_store.request_token import RequestClaims
 from cache_store.reuse_curves import ReuseCurves
 from cache_store.tokens import PackedTokens
 from cache_store.usage import CachedTokens
-from worker.engine_thread import EngineThread, ThreadedEngine
+from worker.engine_thread import EngineThread
 from worker.pins import PinId, PinRequest, PinTable
 from worker.rpc_request import packed_prompt
+from worker.threaded_engine import ThreadedEngine
 
 MAX_PIN_ID_BYTES = 128
 MAX_NAME_BYTES = 128

@@ -19,9 +19,10 @@ from cache_store.index import Incarnation
 from cache_store.look_token import verify_look
 from cache_store.tier_kind import TierKind
 from worker.block_look import BlockLook, Cell, Look, SequenceState
-from worker.engine_thread import EngineThread, ThreadedEngine
+from worker.engine_thread import EngineThread
 from worker.requests import RequestKey
 from worker.rpc_request import check_protocol_version
+from worker.threaded_engine import ThreadedEngine
 
 WAIT_S = 5.0
 """For the step that runs."""

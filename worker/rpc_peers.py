@@ -29,10 +29,11 @@ from cache_store.peer_seal import RANDOM_BYTES, answer_seal, block_names, open_q
 from cache_store.peer_token import PeerClaims, verify_peer
 from cache_store.request_token import RequestClaims
 from cache_store.tokens import TOKEN_BYTES, PackedTokens
-from worker.engine_thread import EngineThread, ThreadedEngine
+from worker.engine_thread import EngineThread
 from worker.exchange import Exchange, Exported
 from worker.peer_stream import sealed_chunks
 from worker.rpc_request import packed_prompt, peer_hint
+from worker.threaded_engine import ThreadedEngine
 
 MAX_ANSWERS = 8
 MAX_TENANT_ANSWERS = 4

@@ -25,9 +25,10 @@ from cache_store.fence_document import verify_notice
 from cache_store.index import Incarnation
 from cache_store.request_token import RequestClaims
 from cache_store.scrubs import Dropped
-from worker.engine_thread import EngineThread, ThreadedEngine
+from worker.engine_thread import EngineThread
 from worker.fences import FenceBook, Fences
 from worker.revoked_keys import RevokedKeys
+from worker.threaded_engine import ThreadedEngine
 
 ACKNOWLEDGE_WITHIN_S = 0.5
 """An answer waits that long for the counts."""

@@ -134,3 +134,5 @@ class StepResult:
     differences: tuple[float, ...] = ()
     """Per compare: the largest difference in a layer's keys or values, by the largest of them; 0 where all are equal,
     NaN where one is not a number."""
+    draw_s: float = 0.0
+    """Seconds that drawing tokens took, where the runner can tell."""

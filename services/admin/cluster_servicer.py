@@ -108,6 +108,7 @@ class ClusterServicer(ClusterServiceServicer):
             index_copy=_index_copy(condition.index),
             console_url=condition.console_url,
             traffic=[_traffic(name, each) for name, each in sorted(condition.traffic.tenants.items())],
+            metrics_address=condition.metrics_address,
         )
 
     def _tenant_name(self, tenant_id: TenantId) -> str:

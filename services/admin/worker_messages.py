@@ -43,6 +43,7 @@ def worker_message(record: WorkerRecord, tenant_name: Callable[[TenantId], str])
         peers=_peers(load.peers),
         draining=record.draining,
         kv_format=record.kv_format.hex(),
+        metrics_address=record.metrics_address,
     )
 
 

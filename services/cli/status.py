@@ -74,6 +74,9 @@ def _print(status: ClusterStatus) -> None:
     )
     if status.console_url:
         print(f"console: {status.console_url}")
+    shown = [("router", status.metrics_address), *((each.worker_id, each.metrics_address) for each in status.workers)]
+    if any(address for _, address in shown):
+        print("metrics: " + ", ".join(f"{name} {address}" for name, address in shown if address))
     for refused in status.refused_workers:
         print(f"refused: {refused}")
     if not status.workers:

@@ -14,6 +14,7 @@ import structlog
 
 from cache_store.audit_mode import AuditMode
 from cache_store.policies.choice import PolicyKind
+from cache_store.telemetry.spans import TRACES_PER_S, TracingSettings
 from services.cli.connection import add_data_dir, data_folder
 from services.cli.exit_codes import ExitCode
 from services.cli.output import bytes_text
@@ -78,9 +79,27 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         default=AuditMode.SAMPLED,
         help="use nothing that is cached: compute everything, and compare all that is cached with it (slow)",
     )
+    _add_tracing_flags(parser)
     _add_computation_flags(parser)
     parser.add_argument("--runner", choices=("paged", "digest"), default="paged", help=argparse.SUPPRESS)
     parser.set_defaults(run=run)
+
+
+def _add_tracing_flags(parser: argparse.ArgumentParser) -> None:
+    """Where spans of requests go."""
+    parser.add_argument(
+        "--otlp-endpoint",
+        default="",
+        metavar="URL",
+        help="send spans of requests to this OTLP collector (gRPC), such as http://127.0.0.1:4317 (default: none)",
+    )
+    parser.add_argument(
+        "--traces-per-s",
+        type=_positive,
+        default=TRACES_PER_S,
+        metavar="N",
+        help="most traces (default: 10)",
+    )
 
 
 def _add_computation_flags(parser: argparse.ArgumentParser) -> None:
@@ -124,6 +143,13 @@ def add_system_flags(parser: argparse.ArgumentParser) -> None:
         metavar="PORT",
         help="port of the console in the browser, on 127.0.0.1 (default: the one after the operator's)",
     )
+    parser.add_argument(
+        "--metrics-port",
+        type=_port_or_off,
+        default=0,
+        metavar="PORT",
+        help="port of the router's metrics on 127.0.0.1, or `off` for no metrics at all (default: a free one)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -153,6 +179,8 @@ def run(args: argparse.Namespace) -> int:
         port=args.port,
         admin_port=args.admin_port,
         console_port=args.console_port,
+        metrics_port=args.metrics_port,
+        tracing=TracingSettings(args.otlp_endpoint, args.traces_per_s) if args.otlp_endpoint else None,
         kv_bytes=args.kv_mib * MIB if args.kv_mib else None,
         adapters=tuple(map(parse_adapter, args.adapter)),
         tiers=LowerTierOptions(args.host_cache, args.disk_cache, args.disk_folder),
@@ -189,6 +217,7 @@ def _summary(system: RunningSystem, options: LaunchOptions) -> str:
         f"  API          {system.address} (gRPC, plaintext; health and reflection are on)",
         f"  admin        {system.admin_address}, token in {options.folder.admin_token}",
         *([f"  console      {status.console_url} (log in with that token)"] if status.console_url else []),
+        *_metrics_lines(system),
         f"  data         {options.folder.path}, {system.redis}",
         *_warnings(options),
         "",
@@ -198,6 +227,13 @@ def _summary(system: RunningSystem, options: LaunchOptions) -> str:
         "Ctrl-C stops everything.",
     ]
     return "\n".join(lines)
+
+
+def _metrics_lines(system: RunningSystem) -> list[str]:
+    if not system.metrics_address:
+        return []
+    at = system.metrics_address
+    return [f"  metrics      http://{at}/metrics; those of all processes: http://{at}/targets (Prometheus' http_sd)"]
 
 
 def _warnings(options: LaunchOptions) -> list[str]:
@@ -268,6 +304,10 @@ def _positive(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
     return int(text)
+
+
+def _port_or_off(text: str) -> int | None:
+    return None if text == "off" else _port(text)
 
 
 def _port(text: str) -> int:

@@ -121,6 +121,7 @@ def status_of(message: pb.GetStatusResponse) -> ClusterStatus:
         traffic=tuple(
             TrafficStatus(*(getattr(each, field.name) for field in fields(TrafficStatus))) for each in message.traffic
         ),
+        metrics_address=message.metrics_address,
     )
 
 
@@ -207,4 +208,5 @@ def _worker_of(message: pb.Worker) -> WorkerStatus:
         peers=PeerStatus(*(getattr(message.peers, each.name) for each in fields(PeerStatus))),
         draining=message.draining,
         kv_format=message.kv_format,
+        metrics_address=message.metrics_address,
     )

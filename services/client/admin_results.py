@@ -265,6 +265,8 @@ class WorkerStatus:
     """It takes no requests and is about to leave."""
     kv_format: str = ""
     """Digest of weights, attention, data types and block size; empty where the router is older."""
+    metrics_address: str = ""
+    """host:port where Prometheus reads its metrics; empty: nowhere."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -331,6 +333,8 @@ class ClusterStatus:
     """By name of the tenant."""
     console_url: str = ""
     """Where the router's console is opened with a browser; empty: it has none."""
+    metrics_address: str = ""
+    """As in WorkerStatus, of the router."""
 
 
 @dataclass(frozen=True, slots=True)

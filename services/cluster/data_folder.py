@@ -43,6 +43,11 @@ class DataFolder:
         return self.path / "router.log"
 
     @property
+    def metrics_token(self) -> Path:
+        """The credential of whoever reads metrics over the network."""
+        return self.path / "metrics-token"
+
+    @property
     def state(self) -> Path:
         """Where the running system listens."""
         return self.path / "up.json"
@@ -89,6 +94,12 @@ class DataFolder:
         except BlockingIOError:
             return True
         return False
+
+    def load_or_make_metrics_token(self) -> str:
+        """What Prometheus shows to processes whose metrics are read over the network. Raises as the next one."""
+        if not self.metrics_token.exists():
+            write_private(self.metrics_token, secrets.token_urlsafe(_TOKEN_BYTES) + "\n")
+        return read_private(self.metrics_token).strip()
 
     def load_or_make_admin_token(self) -> str:
         """The operator's credential, made at the first start. Raises PreconditionError where others could read it."""

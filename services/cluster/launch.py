@@ -20,6 +20,8 @@ from cache_store.clock import SystemClock
 from cache_store.errors import InvalidRequestError, PreconditionError, UnavailableError
 from cache_store.policies.choice import PolicyKind
 from cache_store.registry import WorkerId
+from cache_store.telemetry.listen import MetricsListen
+from cache_store.telemetry.spans import TracingSettings
 from services.client import AdminClient
 from services.cluster.adapter_options import AdapterOption, check_adapters, load_adapters
 from services.cluster.checks import check_port
@@ -42,6 +44,7 @@ from services.cluster.tier_room import (
     check_host_room,
     check_pool_room,
 )
+from services.cluster.up_metrics import shown
 from services.cluster.up_state import STATE_VERSION, UpState, remove_state, write_state
 from services.cluster.worker_part import WorkerPart, WorkerSpec
 from services.settings import environment
@@ -114,6 +117,9 @@ class LaunchOptions:
     attention_backend: AttentionKind = AttentionKind.AUTO
     kv_dtype: KvChoice = KvChoice.AUTO
     numerics: Numerics = Numerics.FAST
+    metrics_port: int | None = 0
+    """Of the router's metrics, on 127.0.0.1; 0: a free one; None: no metrics anywhere."""
+    tracing: TracingSettings | None = None
 
     @property
     def disk_folder(self) -> Path:
@@ -144,6 +150,7 @@ class RunningSystem:
     def __init__(self, state: UpState, admin_token: str, redis: str, model: _Model, supervisor: Supervisor) -> None:
         self.address = state.address
         self.admin_address = state.admin_address
+        self.metrics_address = state.metrics_address
         self.model = state.model
         self.admin_token = admin_token
         self.redis = redis
@@ -171,12 +178,13 @@ def running_system(options: LaunchOptions, stop: StopSignals, report: Report) ->
     with ExitStack() as stack:
         stack.enter_context(options.folder.locked())
         remove_state(options.folder)
-        listen, admin_listen, console_listen = _addresses(options)
+        listen, admin_listen, console_listen, metrics_listen = _addresses(options)
         admin_token = options.folder.load_or_make_admin_token()
         key = master_key_source(options.folder, environment())
         model = _model(options, report)
         _check_tiers(options, model)
         stop.check()
+        metrics = stack.enter_context(shown(MetricsListen() if metrics_listen else None))
         redis = stack.enter_context(choose_redis(options.folder, options.redis_url))
         report(f"{redis.description} answers")
         plan = RouterPlan(
@@ -190,6 +198,9 @@ def running_system(options: LaunchOptions, stop: StopSignals, report: Report) ->
             models={model.name: model.folder} if model.folder else {},
             data_dir=options.folder.path,
             log=options.folder.router_log,
+            metrics_listen=metrics_listen or "off",
+            metrics_targets=f"up={metrics.address}" if metrics.address else "",
+            tracing=options.tracing,
         )
         ray = stack.enter_context(_ray(options, report))
         stop.check()
@@ -201,15 +212,20 @@ def running_system(options: LaunchOptions, stop: StopSignals, report: Report) ->
         supervisor = Supervisor(
             [redis.parts, [RayPart(ray)], [*workers, router_part(plan, environment())]], SystemClock()
         )
+        metrics.supervisor = supervisor
         stack.callback(lambda: supervisor.stop(lambda change: report(_line(change))))
         _complete(supervisor, stop, report)
         _await_view(admin_listen, admin_token, len(workers), stop)
         with AdminClient(admin_listen, admin_token) as client:
             load_adapters(client, model.name, options.adapters, report)
-        state = UpState(STATE_VERSION, os.getpid(), listen, admin_listen, model.name, time.time())
+        state = _state(listen, admin_listen, model.name, metrics_listen, metrics.address)
         write_state(options.folder, state)
         stack.callback(remove_state, options.folder)
         yield RunningSystem(state, admin_token, redis.description, model, supervisor)
+
+
+def _state(listen: str, admin_listen: str, model: str, metrics: str, up_metrics: str) -> UpState:
+    return UpState(STATE_VERSION, os.getpid(), listen, admin_listen, model, time.time(), metrics, up_metrics)
 
 
 def _complete(supervisor: Supervisor, stop: StopSignals, report: Report) -> None:
@@ -254,19 +270,23 @@ def _check_options(options: LaunchOptions) -> None:
     check_adapters(options.adapters)
 
 
-def _addresses(options: LaunchOptions) -> tuple[str, str, str]:
-    """Where the router will listen. Raises PreconditionError where it could not."""
+def _addresses(options: LaunchOptions) -> tuple[str, ...]:
+    """Where the router will listen; the last one, for metrics, may be empty. Raises PreconditionError."""
     ports = []
     for name, host, port, flag in (
         ("port", options.host, options.port, "--port"),
         ("admin port", "127.0.0.1", options.admin_port, "--admin-port"),
         ("console port", "127.0.0.1", _console_port(options), "--console-port"),
+        ("metrics port", "127.0.0.1", options.metrics_port, "--metrics-port"),
     ):
+        if port is None:
+            ports.append("")
+            continue
         finding = check_port(name, host, port, flag, options.folder)
         if finding.level is Level.PROBLEM:
             raise PreconditionError(f"{finding.found}; {finding.advice}")
         ports.append(f"{_bracketed(host)}:{port or free_port(host)}")
-    return ports[0], ports[1], ports[2]
+    return tuple(ports)
 
 
 def _console_port(options: LaunchOptions) -> int:
@@ -288,6 +308,13 @@ def _model(options: LaunchOptions, report: Report) -> _Model:
     if set(name) & set(",= \t\n"):
         raise InvalidRequestError("model_name", f"{name!r} is no model name; give one without spaces: --model-name")
     return _Model(name, facts.path, facts.weights_bytes, facts.has_chat_template)
+
+
+def _worker_metrics(options: LaunchOptions) -> MetricsListen | None:
+    """On this machine for all who have an account there; over the network with a token."""
+    if options.metrics_port is None:
+        return None
+    return MetricsListen(token=options.folder.load_or_make_metrics_token() if options.ray_address else "")
 
 
 def _seat(options: LaunchOptions, model: _Model, ray: RayCluster) -> _Seat:
@@ -354,6 +381,8 @@ def _worker_spec(
         torch_threads=options.torch_threads,
         eviction_policy=options.eviction_policy,
         audit=options.audit,
+        metrics=_worker_metrics(options),
+        tracing=options.tracing,
     )
     reach = Reach.NODE if options.ray_address else Reach.CONFIGURED
     return WorkerSpec(

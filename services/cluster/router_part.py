@@ -11,6 +11,7 @@ from pathlib import Path
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
+from cache_store.telemetry.spans import TracingSettings
 from services.cluster.process_part import ProcessPart
 
 SERVICE = "stemcache.v1.InferenceService"
@@ -42,6 +43,10 @@ class RouterPlan:
     log: Path
     console_listen: str = ""
     """Empty: no console."""
+    metrics_listen: str = "off"
+    metrics_targets: str = ""
+    """Others that it names to Prometheus."""
+    tracing: TracingSettings | None = None
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
         """Environment of the process; what `inherited` says about limits stays."""
@@ -56,10 +61,21 @@ class RouterPlan:
             "STEMCACHE_CONSOLE_LISTEN": self.console_listen,
             "STEMCACHE_MODELS": ",".join(f"{name}={folder}" for name, folder in self.models.items()),
             "STEMCACHE_DATA_DIR": str(self.data_dir),
+            "STEMCACHE_METRICS_LISTEN": self.metrics_listen,
+            "STEMCACHE_METRICS_TARGETS": self.metrics_targets,
+            **self._tracing(),
             "HF_HUB_OFFLINE": "1",
             "PYTHONUNBUFFERED": "1",
             "TOKENIZERS_PARALLELISM": "false",
             "TRANSFORMERS_VERBOSITY": "error",
+        }
+
+    def _tracing(self) -> dict[str, str]:
+        if self.tracing is None:
+            return {}
+        return {
+            "STEMCACHE_OTLP_ENDPOINT": self.tracing.endpoint,
+            "STEMCACHE_TRACES_PER_S": str(self.tracing.traces_per_s),
         }
 
 

@@ -61,6 +61,7 @@ class _Supervised:
     state: PartState = PartState.IDLE
     since_s: float = 0.0
     num_failures: int = 0
+    num_starts: int = 0
     next_start_s: float = 0.0
 
 
@@ -81,6 +82,10 @@ class Supervisor:
     def states(self) -> dict[str, PartState]:
         """State by part."""
         return {each.part.name: each.state for each in self._all}
+
+    def starts(self) -> dict[str, int]:
+        """How often each part was started."""
+        return {each.part.name: each.num_starts for each in self._all}
 
     def tick(self) -> list[Transition]:
         """Moves everything on. Raises PreconditionError for a failure before the system is complete."""
@@ -127,6 +132,7 @@ class Supervisor:
         return all(other.state is PartState.READY for other in self._all if other.stage < stage)
 
     def _start(self, each: _Supervised) -> Transition:
+        each.num_starts += 1
         try:
             each.part.start()
         except StemcacheError as error:

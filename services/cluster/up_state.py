@@ -22,6 +22,10 @@ class UpState:
     admin_address: str
     model: str
     started_unix_s: float
+    metrics_address: str = ""
+    """host:port of the router's metrics, and of the list of all others' (`/targets`); empty: none are shown."""
+    up_metrics_address: str = ""
+    """Of the metrics of `stemcache up` itself."""
 
 
 def write_state(folder: DataFolder, state: UpState) -> None:

@@ -71,6 +71,8 @@ from services.router.worker_client import WorkerPool
 from services.router.worker_drains import WorkerDrains
 from services.router.worker_questions import Questioner
 from services.settings import Address, RouterSettings
+from services.telemetry.router_metrics import RouterMetrics
+from services.telemetry.router_sight import show_metrics, watch_requests
 from services.tenants.directory import TenantDirectory
 from services.tenants.master_key import MasterKey, cluster_key, from_file, from_value
 from services.tenants.quota_publisher import QuotaPublisher
@@ -114,6 +116,7 @@ class _Parts:
     admin: grpc.aio.Server
     probe: grpc.aio.Server
     """Of who asks for health only and speaks no TLS."""
+    metrics: RouterMetrics | None
 
 
 class Router:
@@ -128,6 +131,8 @@ class Router:
         drain_s: float,
     ) -> None:
         self._parts = parts
+        self.metrics_address = "" if parts.metrics is None else parts.metrics.condition.metrics_address
+        """Where its metrics are read; empty: nowhere."""
         self._drain_s = drain_s
         self._stop = asyncio.Event()
         self.address = address
@@ -231,8 +236,11 @@ async def running_router(settings: RouterSettings, clock: Clock) -> AsyncIterato
         await parts.admin.start()
         console = running_console(settings.console_listen, admin_address, settings.tls, clock)
         parts.condition.console_url = await stack.enter_async_context(console)
-        _log.info("router.listening", address=address, admin_address=admin_address)
-        yield Router(parts, address, admin_address, health_address, settings.limits.drain_s)
+        await show_metrics(parts.metrics, settings, stack)
+        router = Router(parts, address, admin_address, health_address, settings.limits.drain_s)
+        shown = router.metrics_address
+        _log.info("router.listening", address=address, admin_address=admin_address, metrics_address=shown)
+        yield router
 
 
 async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) -> _Parts:
@@ -253,12 +261,12 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     limits = settings.limits
     places = Concurrency("concurrent requests", limits.max_requests, limits.max_requests_per_tenant)
     calls = Concurrency("concurrent calls", limits.max_calls, limits.max_calls_per_tenant)
-    results = KeptResults(clock, ResultBounds())
+    results, records, router_id = KeptResults(clock, ResultBounds()), RequestRecords(), uuid.uuid4().hex
     table = RequestTable(clock, places, results)
-    records, router_id = RequestRecords(), uuid.uuid4().hex
     dispatcher = Dispatcher(pool, view, tokenizers, cluster_key(master), clock, random.SystemRandom(), speculations)
     shared = ClusterLimits(RedisLimitStore(session), RouterId(router_id), clock)
     generations = Generations(planner, dispatcher, table, records, shared, status_name, limits.max_request_s, clock)
+    counted = watch_requests(generations, directory, settings, stack)
     admin_token = _admin_token(settings)
     operator = OperatorView(admin_token, records)
     servicer = InferenceServicer(directory, generations, planner, tokenizers, operator, limits.write_s)
@@ -270,8 +278,7 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     cache = CacheServicer(directory, generations, Prefixes(planner, view, questioner, clock), purges, PurgeRate(clock))
     meter, usage = _metering(control_session, session, router_id, generations.bills, clock)
     condition = Condition(directory, view, index, shared, table, generations.counts, generations.traffic)
-    health = Health(limits.write_s)
-    readiness = Readiness(health, lambda: directory.is_ready and view.is_serving)
+    readiness = Readiness(health := Health(limits.write_s), lambda: directory.is_ready and view.is_serving)
     return _Parts(
         directory=directory,
         sync=sync,
@@ -294,6 +301,7 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
             AdminUsageServicer(directory, usage, QuotaAdvisor(directory, view, questioner)),
             admin_token,
         ),
+        metrics=None if counted is None else RouterMetrics(counted, directory, view, condition),
     )
 
 

@@ -43,6 +43,8 @@ class Job:
     """By the monotonic clock."""
     deadline_s: float
     """By the monotonic clock."""
+    trace_header: str = ""
+    """`traceparent` for the worker; empty: it is not traced."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +102,8 @@ class Attempt:
             if timeout_s <= 0:
                 raise DeadlineError("the deadline passed before a worker was asked")
             self._carried.begin()
-            with self._pool.execute(self._worker, self._message(), timeout_s) as stream:
+            header = self._job.trace_header
+            with self._pool.execute(self._worker, self._message(), timeout_s, header) as stream:
                 await self._translate(stream, take)
         finally:
             self._assignment.end(self._clock.monotonic_s())

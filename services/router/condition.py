@@ -64,6 +64,8 @@ class Condition:
         """Where operators look with a browser; empty: nowhere."""
         self.traffic = traffic
         """What they asked of the cache and found, by tenant."""
+        self.metrics_address = ""
+        """Where its metrics are read, once that is known; empty: nowhere."""
 
     @property
     def index(self) -> ReplicaStats:

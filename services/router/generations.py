@@ -15,19 +15,20 @@ import structlog
 from stemcache.v1 import inference_pb2 as pb
 
 from cache_store.clock import Clock
-from cache_store.domain import TenantId
-from cache_store.errors import StemcacheError, UnavailableError
+from cache_store.errors import LimitExceededError, StemcacheError, UnavailableError
+from cache_store.telemetry.trace_context import Metadata, TraceContext, from_metadata
 from cache_store.tokens import count
 from services.router.attempt import Job
 from services.router.bills import Bills
 from services.router.cluster_limits import ClusterLimits, TokenNeed
 from services.router.dispatch import Dispatcher
-from services.router.generation import Finished, GenerationEvent, GenerationSpec, Piece, Take, Timings
+from services.router.generation import Finished, GenerationEvent, GenerationSpec, Piece, Started, Take, Timings
 from services.router.planning import Plan, Planner
 from services.router.records import Arrived, Ended, RequestRecord, RequestRecords
 from services.router.request_table import Attached, Call, RequestTable
 from services.router.traffic import Traffic
 from services.router.validation import generation_spec
+from services.router.watch import EndedRequest, NobodyWatches, RequestTrace, RequestTracer, RequestWatch
 from services.tenants.model import NO_LIMITS, Tenant
 
 RETRY_SLACK_S = 60.0
@@ -62,6 +63,8 @@ class Arrival:
     """By the monotonic clock."""
     timeout_s: float | None
     """None: no deadline."""
+    parent: TraceContext | None = None
+    """The caller's trace, where requests are traced."""
 
 
 class Generations:
@@ -79,6 +82,10 @@ class Generations:
         clock: Clock,
     ) -> None:
         """`status_name`: of the status that an error ends a call with."""
+        self.watch: RequestWatch = NobodyWatches()
+        """Told of requests that ended."""
+        self.tracer: RequestTracer | None = None
+        """Chooses requests to trace; None: none are."""
         self._planner = planner
         self._dispatcher = dispatcher
         self._table = table
@@ -86,7 +93,7 @@ class Generations:
         self._limits = limits
         self._status_name = status_name
         self._max_request_s = max_request_s
-        self._clock = clock
+        self.clock = clock
         self._is_draining = False
         self.counts = PlanCounts()
         """Only to be looked at."""
@@ -95,9 +102,10 @@ class Generations:
         self.bills = Bills()
         """What tenants' requests used."""
 
-    def arrival(self, timeout_s: float | None) -> Arrival:
-        """A call that comes now."""
-        return Arrival(self._clock.unix_s(), self._clock.monotonic_s(), timeout_s)
+    def arrival(self, timeout_s: float | None, metadata: Metadata = ()) -> Arrival:
+        """A call that comes now; `metadata` may name the caller's trace."""
+        parent = None if self.tracer is None else from_metadata(metadata)
+        return Arrival(self.clock.unix_s(), self.clock.monotonic_s(), timeout_s, parent)
 
     @contextmanager
     def open(self, tenant: Tenant, request: pb.GenerateRequest, arrival: Arrival) -> Iterator[Attached]:
@@ -143,9 +151,13 @@ class Generations:
         try:
             async with self._limits.place(tenant):
                 record = self._records.open(tenant.name, request_id)
-                ending = _Ending(record, self.traffic, self.bills, tenant.id)
+                trace = None if self.tracer is None else self.tracer.begin(arrival.parent, spec, arrival.receive_unix_s)
+                ending = _Ending(record, tenant, arrival, self, trace)
                 record.add(Arrived(arrival.receive_unix_s, spec.model))
                 job = await self._job(tenant, request_id, spec, arrival, record)
+                if trace is not None:
+                    trace.planned()
+                    job = replace(job, trace_header=trace.header)
                 async with self._limits.tokens(tenant, _need(job)) as meter:
 
                     def note(event: GenerationEvent) -> None:
@@ -155,10 +167,12 @@ class Generations:
 
                     await self._dispatcher.run(self._renewed(job, tenant), note)
         except BaseException as error:
-            if ending is None:  # it got no place
-                self.bills.of(tenant.id).end(self._status_name(error), None)
-            else:
+            if ending is not None:
                 ending.end(self._status_name(error), None)
+            else:  # it got no place
+                self.bills.of(tenant.id).end(self._status_name(error), None)
+                if isinstance(error, LimitExceededError):
+                    self.watch.refused(tenant.id, tenant.name)
             raise
 
     async def _job(
@@ -195,13 +209,22 @@ class Generations:
 
 
 class _Ending:
-    """Writes what a request used on its tenant's bill, and its end into its record, once."""
+    """Writes what a request used on its tenant's bill, its end into its record, and tells who watches, once."""
 
-    def __init__(self, record: RequestRecord, traffic: Traffic, bills: Bills, tenant: TenantId) -> None:
+    def __init__(
+        self,
+        record: RequestRecord,
+        tenant: Tenant,
+        arrival: Arrival,
+        owner: Generations,
+        trace: RequestTrace | None,
+    ) -> None:
         self._record = record
-        self._traffic = traffic
-        self._bills = bills
         self._tenant = tenant
+        self._arrival = arrival
+        self._owner = owner
+        self._trace = trace
+        self._started: Started | None = None
         self._completion_tokens = 0
         self._has_ended = False
 
@@ -210,18 +233,19 @@ class _Ending:
         if isinstance(event, Piece):
             num_tokens = count(event.tokens)
             self._completion_tokens += num_tokens
-            self._bills.of(self._tenant).generated_tokens += num_tokens
+            self._owner.bills.of(self._tenant.id).generated_tokens += num_tokens
         elif isinstance(event, Finished):
             self.end("OK", event.timings)
         else:
-            self._traffic.note(self._record.tenant_name, event)
-            self._bills.of(self._tenant).begin(event)
+            self._started = event
+            self._owner.traffic.note(self._record.tenant_name, event)
+            self._owner.bills.of(self._tenant.id).begin(event)
 
     def end(self, status: str, timings: Timings | None) -> None:
         if not self._has_ended:
             self._has_ended = True
             self._record.add(Ended(status, self._completion_tokens, timings))
-            self._bills.of(self._tenant).end(status, timings)
+            self._owner.bills.of(self._tenant.id).end(status, timings)
             _log.info(
                 "request.ended",
                 tenant=self._record.tenant_name,
@@ -229,6 +253,20 @@ class _Ending:
                 status=status,
                 completion_tokens=self._completion_tokens,
             )
+            ended = EndedRequest(
+                tenant=self._tenant.id,
+                record=self._record,
+                status=status,
+                receive_unix_s=self._arrival.receive_unix_s,
+                receive_s=self._arrival.receive_s,
+                end_s=self._owner.clock.monotonic_s(),
+                started=self._started,
+                timings=timings,
+                completion_tokens=self._completion_tokens,
+            )
+            self._owner.watch.ended(ended)
+            if self._trace is not None:
+                self._trace.end(ended)
 
 
 def _need(job: Job) -> TokenNeed:

@@ -34,6 +34,8 @@ class Outlook:
     """Since the first one that nobody holds was evicted somewhere; None: not known to have been."""
     purged_ago_s: float | None
     """Since the partition was purged; None: not since this router first saw it."""
+    num_evicted: int = 0
+    """Blocks after the held ones that are known to have been evicted, up to the first that is not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,13 +61,15 @@ class OutlookMaker:
         """`chain`: packed digests of the prompt's full blocks."""
         num_blocks = len(chain) // DIGEST_BYTES
         missing = chain[num_held * DIGEST_BYTES : (num_held + 1) * DIGEST_BYTES]
+        evicted_ago_s = self._departures.age_s(domain.tag, missing) if missing else None
         return Outlook(
             kv_format=domain.kv_format,
             block_size=block_size,
             num_blocks=num_blocks,
             num_held=num_held,
-            evicted_ago_s=self._departures.age_s(domain.tag, missing) if missing else None,
+            evicted_ago_s=evicted_ago_s,
             purged_ago_s=self._purged_ago_s(domain),
+            num_evicted=0 if evicted_ago_s is None else self._departures.leading(domain.tag, chain, num_held),
         )
 
     def _purged_ago_s(self, domain: Domain) -> float | None:

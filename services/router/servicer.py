@@ -48,8 +48,9 @@ class InferenceServicer(InferenceServiceServicer):
 
     @for_tenant
     async def Generate(self, tenant: Tenant, request: pb.GenerateRequest, context: Context) -> pb.GenerateResponse:
-        arrival = self._generations.arrival(context.time_remaining())
-        shows_decision = self._operator.is_asked_for(context.invocation_metadata() or ())
+        metadata = context.invocation_metadata() or ()
+        arrival = self._generations.arrival(context.time_remaining(), metadata)
+        shows_decision = self._operator.is_asked_for(metadata)
         with self._generations.open(tenant, request, arrival) as attached:
             finished = await _ended(attached.progress)
             started = attached.progress.started
@@ -63,8 +64,9 @@ class InferenceServicer(InferenceServiceServicer):
     async def GenerateStream(  # type: ignore[override]  # writing, so that leaving early runs `finally` at once
         self, tenant: Tenant, request: pb.GenerateStreamRequest, context: Context
     ) -> None:
-        arrival = self._generations.arrival(context.time_remaining())
-        shows_decision = self._operator.is_asked_for(context.invocation_metadata() or ())
+        metadata = context.invocation_metadata() or ()
+        arrival = self._generations.arrival(context.time_remaining(), metadata)
+        shows_decision = self._operator.is_asked_for(metadata)
         with self._generations.open(tenant, request.request, arrival) as attached:
             async with WriteWatch(self._write_s) as watch:
                 async for message in _Messages(attached):

@@ -34,6 +34,7 @@ from cache_store.errors import (
 )
 from cache_store.index import Incarnation
 from cache_store.registry import RENEW_S, WorkerRecord
+from cache_store.telemetry.trace_context import HEADER
 from cache_store.tls_files import Component, TlsFiles
 from cache_store.tokens import PackedTokens
 from cache_store.usage import CachedTokens
@@ -233,10 +234,13 @@ class WorkerPool:
         self._connections: dict[Incarnation, _Connection] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
-    def execute(self, worker: WorkerRecord, request: worker_pb2.ExecuteRequest, timeout_s: float) -> WorkerStream:
-        """Runs one request; entering the stream begins to read it."""
+    def execute(
+        self, worker: WorkerRecord, request: worker_pb2.ExecuteRequest, timeout_s: float, trace_header: str = ""
+    ) -> WorkerStream:
+        """Runs one request; entering the stream begins to read it. `trace_header`: its trace, where it is traced."""
         connection = self._connect(worker)
-        return WorkerStream(connection, connection.stub.Execute(request, timeout=timeout_s))
+        metadata = ((HEADER, trace_header),) if trace_header else None
+        return WorkerStream(connection, connection.stub.Execute(request, timeout=timeout_s, metadata=metadata))
 
     async def ask(self, worker: WorkerRecord, question: Callable[[WorkerStub], Awaitable[_Answer]]) -> _Answer:
         """Asks one thing. Raises as a stream does, LimitExceededError for a limit of the tenant, and DeadlineError."""

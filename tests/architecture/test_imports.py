@@ -37,6 +37,7 @@ ALLOWED = {
     "textual": ("services/top/",),
     "PIL": ("services/loadtest/reporting/png.py",),
     "prometheus_client": ("services/cli/metrics.py",),
+    "opentelemetry": ("cache_store/telemetry/otel.py",),
 }
 
 

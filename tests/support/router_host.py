@@ -22,11 +22,13 @@ from stemcache.v1 import cache_pb2_grpc, inference_pb2_grpc
 from stemcache.v1 import inference_pb2 as pb
 
 from cache_store.clock import Clock, SystemClock
+from cache_store.telemetry.listen import MetricsListen
+from cache_store.telemetry.spans import TracingSettings
 from cache_store.tokens import pack
 from services.cluster.redis_roles import RoleUrls
 from services.router.app import Router, running_router
 from services.router.statuses import DETAILS_KEY
-from services.settings import Address, RouterLimits, RouterSettings
+from services.settings import Address, RouterLimits, RouterSettings, Target
 from services.tenants.master_key import MasterKey, cluster_key
 from services.tenants.redis_connect import control_store
 from services.tenants.redis_store import ControlStore
@@ -40,7 +42,14 @@ ADMIN_TOKEN = secrets.token_hex(32)
 MODEL = "token-digest"
 
 
-def router_settings(urls: RoleUrls, folder: Path, **limits: Any) -> RouterSettings:
+def router_settings(
+    urls: RoleUrls,
+    folder: Path,
+    metrics: MetricsListen | None = None,
+    tracing: TracingSettings | None = None,
+    metrics_targets: tuple[Target, ...] = (),
+    **limits: Any,
+) -> RouterSettings:
     """Settings for free ports on loopback; `limits` are fields of RouterLimits."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "admin-token").write_text(ADMIN_TOKEN)
@@ -55,6 +64,9 @@ def router_settings(urls: RoleUrls, folder: Path, **limits: Any) -> RouterSettin
         models={MODEL: write_tokenizer_folder(folder / "model")},
         data_dir=folder,
         limits=dataclasses.replace(RouterLimits(drain_s=5.0), **limits),
+        metrics=metrics,
+        tracing=tracing,
+        metrics_targets=metrics_targets,
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -145,8 +146,10 @@ class PagedRunner:
         logits = self._forward(batch, self._adapters.of_step(plan.rows))
         if self._observer is not None:
             self._observer(plan, logits)
+        began_s = time.perf_counter()
         outcomes = draw_rows(plan.rows, logits)
-        return StepResult(outcomes, slot_differences(self.pools, plan.compares))
+        draw_s = time.perf_counter() - began_s
+        return StepResult(outcomes, slot_differences(self.pools, plan.compares), draw_s)
 
     def _forward(self, batch: StepBatch, adapters: StepAdapters | None) -> Tensor:
         """Logits [drawing rows, vocabulary], valid until the next step."""

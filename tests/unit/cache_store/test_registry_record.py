@@ -54,7 +54,7 @@ def test_what_is_no_record_is_unreadable(data: bytes) -> None:
 
 
 FIELDS = sorted(json.loads(write_record(RECORD)).keys() - {"protocol_version"})
-TEXTS = {"address", "model", "tokenizer_digest"}
+TEXTS = {"address", "model", "tokenizer_digest", "metrics_address"}
 WRONG_VALUES = [None, -1, [None], {"a": 1}, float("nan")]
 
 

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 
 from cache_store.errors import InvalidRequestError
+from cache_store.telemetry.listen import MetricsListen
 from cache_store.tls_files import Component, TlsFiles
 from services.certs.folder import CertificateFolder, Step
-from services.settings import RouterLimits, RouterSettings
+from services.settings import RouterLimits, RouterSettings, Target
 
 
 @pytest.fixture
@@ -32,6 +33,21 @@ def test_reads_the_environment_with_defaults(environ: dict[str, str], tmp_path: 
     assert dict(settings.models) == {"small": tmp_path / "model", "other": tmp_path / "model"}
     assert settings.listen == "127.0.0.1:7420"
     assert settings.limits == RouterLimits()
+
+
+def test_metrics_are_shown_on_this_machine_unless_told_otherwise(environ: dict[str, str], tmp_path: Path) -> None:
+    assert RouterSettings.from_environ(environ).metrics == MetricsListen("127.0.0.1", 0)
+    assert RouterSettings.from_environ({**environ, "STEMCACHE_METRICS_LISTEN": "off"}).metrics is None
+    (tmp_path / "metrics-token").write_text("m" * 32 + "\n")
+    elsewhere = {
+        "STEMCACHE_METRICS_LISTEN": "0.0.0.0:9090",
+        "STEMCACHE_METRICS_TOKEN_FILE": str(tmp_path / "metrics-token"),
+        "STEMCACHE_METRICS_TARGETS": "up=127.0.0.1:1, router=10.0.0.2:9",
+    }
+    settings = RouterSettings.from_environ(environ | elsewhere)
+    assert settings.metrics == MetricsListen("0.0.0.0", 9090, "m" * 32)
+    assert settings.metrics_targets == (Target("up", "127.0.0.1:1"), Target("router", "10.0.0.2:9"))
+    assert "mmmm" not in repr(settings)
 
 
 def test_secrets_are_not_shown(environ: dict[str, str]) -> None:
@@ -59,6 +75,11 @@ def test_secrets_are_not_shown(environ: dict[str, str]) -> None:
         ("STEMCACHE_DRAIN_S", "nan"),
         ("STEMCACHE_HEALTH_LISTEN", "7422"),
         ("STEMCACHE_CONTROL_REDIS_URL_FILE", "/nowhere/at/all"),
+        ("STEMCACHE_METRICS_LISTEN", "9090"),
+        ("STEMCACHE_METRICS_LISTEN", "0.0.0.0:9090"),
+        ("STEMCACHE_METRICS_TOKEN_FILE", "/nowhere/at/all"),
+        ("STEMCACHE_METRICS_TARGETS", "up"),
+        ("STEMCACHE_METRICS_TARGETS", "up=nowhere"),
     ],
 )
 def test_a_bad_value_is_refused_by_its_name(environ: dict[str, str], name: str, value: str) -> None:

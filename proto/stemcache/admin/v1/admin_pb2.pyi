@@ -1070,6 +1070,7 @@ class Worker(_message.Message):
     PEERS_FIELD_NUMBER: _builtins.int
     DRAINING_FIELD_NUMBER: _builtins.int
     KV_FORMAT_FIELD_NUMBER: _builtins.int
+    METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
     worker_id: _builtins.str
     """Stable name."""
     incarnation: _builtins.str
@@ -1106,6 +1107,8 @@ class Worker(_message.Message):
     """It takes no requests and is about to leave."""
     kv_format: _builtins.str
     """Digest of weights, attention, data types and block size, as hex: equal where workers compute the same blocks."""
+    metrics_address: _builtins.str
+    """host:port where Prometheus reads its metrics; empty: nowhere."""
     @_builtins.property
     def pressure(self) -> Global___Pressure:
         """What running out of blocks has led to since the worker started."""
@@ -1157,10 +1160,11 @@ class Worker(_message.Message):
         peers: Global___PeerTraffic | None = ...,
         draining: _builtins.bool = ...,
         kv_format: _builtins.str = ...,
+        metrics_address: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["audit", b"audit", "peers", b"peers", "pressure", b"pressure"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "audit", b"audit", "block_size", b"block_size", "draining", b"draining", "incarnation", b"incarnation", "kv_bytes_per_sequence", b"kv_bytes_per_sequence", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_format", b"kv_format", "kv_pool_bytes", b"kv_pool_bytes", "max_model_len", b"max_model_len", "max_num_sequences", b"max_num_sequences", "model", b"model", "peers", b"peers", "prefill_tokens_per_s", b"prefill_tokens_per_s", "pressure", b"pressure", "quota_generation", b"quota_generation", "running_requests", b"running_requests", "tenants", b"tenants", "tiers", b"tiers", "total_blocks", b"total_blocks", "used_blocks", b"used_blocks", "waiting_requests", b"waiting_requests", "windows", b"windows", "worker_id", b"worker_id"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["address", b"address", "audit", b"audit", "block_size", b"block_size", "draining", b"draining", "incarnation", b"incarnation", "kv_bytes_per_sequence", b"kv_bytes_per_sequence", "kv_bytes_per_token", b"kv_bytes_per_token", "kv_format", b"kv_format", "kv_pool_bytes", b"kv_pool_bytes", "max_model_len", b"max_model_len", "max_num_sequences", b"max_num_sequences", "metrics_address", b"metrics_address", "model", b"model", "peers", b"peers", "prefill_tokens_per_s", b"prefill_tokens_per_s", "pressure", b"pressure", "quota_generation", b"quota_generation", "running_requests", b"running_requests", "tenants", b"tenants", "tiers", b"tiers", "total_blocks", b"total_blocks", "used_blocks", b"used_blocks", "waiting_requests", b"waiting_requests", "windows", b"windows", "worker_id", b"worker_id"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
@@ -1635,6 +1639,7 @@ class GetStatusResponse(_message.Message):
     DEGRADED_REQUESTS_FIELD_NUMBER: _builtins.int
     INDEX_COPY_FIELD_NUMBER: _builtins.int
     TRAFFIC_FIELD_NUMBER: _builtins.int
+    METRICS_ADDRESS_FIELD_NUMBER: _builtins.int
     CONSOLE_URL_FIELD_NUMBER: _builtins.int
     version: _builtins.str
     """Version of the product."""
@@ -1648,6 +1653,8 @@ class GetStatusResponse(_message.Message):
     """Requests since its start."""
     degraded_requests: _builtins.int
     """Of them those whose route was degraded."""
+    metrics_address: _builtins.str
+    """host:port where Prometheus reads the metrics of this router; empty: nowhere."""
     console_url: _builtins.str
     """Where its console is opened with a browser; empty: it has none."""
     @_builtins.property
@@ -1689,11 +1696,12 @@ class GetStatusResponse(_message.Message):
         degraded_requests: _builtins.int = ...,
         index_copy: Global___IndexCopy | None = ...,
         traffic: _abc.Iterable[Global___TenantTraffic] | None = ...,
+        metrics_address: _builtins.str = ...,
         console_url: _builtins.str = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["control_age", b"control_age", "index_copy", b"index_copy"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["console_url", b"console_url", "control_age", b"control_age", "control_generation", b"control_generation", "degraded", b"degraded", "degraded_reasons", b"degraded_reasons", "degraded_requests", b"degraded_requests", "index_copy", b"index_copy", "planned_requests", b"planned_requests", "refused_workers", b"refused_workers", "running_requests", b"running_requests", "traffic", b"traffic", "version", b"version", "workers", b"workers"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["console_url", b"console_url", "control_age", b"control_age", "control_generation", b"control_generation", "degraded", b"degraded", "degraded_reasons", b"degraded_reasons", "degraded_requests", b"degraded_requests", "index_copy", b"index_copy", "metrics_address", b"metrics_address", "planned_requests", b"planned_requests", "refused_workers", b"refused_workers", "running_requests", b"running_requests", "traffic", b"traffic", "version", b"version", "workers", b"workers"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 

@@ -1,0 +1,1 @@
+"""What a router shows of itself: metrics, and spans of requests."""
