@@ -8,12 +8,16 @@ from pathlib import Path
 
 from cache_store.errors import InvalidRequestError
 from services.cli.exit_codes import ExitCode
+from services.cli.loadtest_checks import add_check_flags, checked
 from services.cli.loadtest_flags import add_load_flags, add_workload, rates, whole, wholes
 from services.cli.loadtest_gen import generate
+from services.cli.loadtest_isolation import add_isolation_flags, run_isolation
 from services.cli.loadtest_plan import Load, at_point, loads_of
+from services.cli.loadtest_report import add_report
 from services.cli.loadtest_running import opened, print_run, result_folder, write_run
 from services.cli.output import print_table
 from services.loadtest.json_codec import to_json
+from services.loadtest.reporting.report import write_report
 from services.loadtest.result import Result
 from services.loadtest.results_folder import SWEEP, Sweep, SweepPoint, write_document
 
@@ -29,6 +33,8 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     run_parser = actions.add_parser("run", help="one load", description=_RUN)
     add_load_flags(run_parser)
+    add_check_flags(run_parser)
+    add_isolation_flags(run_parser)
     run_parser.set_defaults(run=run)
     sweep_parser = actions.add_parser("sweep", help="the same load at several rates, or with several concurrencies")
     points = sweep_parser.add_mutually_exclusive_group(required=True)
@@ -43,16 +49,23 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     gen_parser.add_argument("--block-tokens", type=whole, default=16, metavar="N", help="per hash id (default: 16)")
     add_workload(gen_parser)
     gen_parser.set_defaults(run=generate)
+    add_report(actions)
 
 
 def run(args: argparse.Namespace) -> int:
-    """One run. The exit status tells of interruption, and of a run of which nothing came to its end."""
+    """One run, or the isolation test.
+
+    The exit status tells of interruption, of a run of which nothing came to its end, and of missed expectations.
+    """
+    if args.assert_isolation:
+        return run_isolation(args)
     loads = loads_of(args)
     with opened(args, loads) as system:
         measured = system.measure(loads)
     folder = result_folder(args, measured.result.workload)
     print_run(args, folder, measured, write_run(folder, measured, args.percentile_metrics))
-    return _status(measured.result)
+    write_report(folder)
+    return max(_status(measured.result), checked(args, measured.rows))
 
 
 def sweep(args: argparse.Namespace) -> int:
@@ -80,6 +93,7 @@ def sweep(args: argparse.Namespace) -> int:
             if measured.result.interrupted:
                 break
     print_table(_HEADINGS, rows)
+    write_report(parent)
     print(f"written to {parent}")
     return status
 

@@ -3,6 +3,7 @@ caching is off. Router, workers with prefill delays, Valkey, gRPC on loopback.""
 
 from __future__ import annotations
 
+import asyncio
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,14 +14,17 @@ import pytest
 from cache_store import fence
 from cache_store.audit_mode import AuditMode
 from cache_store.domain import Domain, Epoch, FormatDigest, TenantId, derive_domain
+from services.cli.exit_codes import ExitCode
+from services.cli.main import main
 from services.cluster.valkey import EmbeddedValkey
 from services.loadtest.isolation.assertion import Assertion, Listeners, Wanted, assert_isolation
 from services.loadtest.isolation.client_prober import client_prober
 from services.loadtest.isolation.power import ROUGH_LIMIT, STANDARD_LIMIT
+from services.loadtest.isolation.record import read_isolation
 from services.loadtest.isolation.samples import Answer, Party, Prober, Variant
 from services.loadtest.isolation.verdict import Outcome
 from tests.support.redis_servers import server_named
-from tests.support.router_host import MODEL, Cluster, running_cluster
+from tests.support.router_host import ADMIN_TOKEN, MODEL, Cluster, running_cluster
 
 DELAYS = {"digest_step_s": 0.001, "digest_token_s": 0.0004}
 """A prompt of 64 tokens takes 27 ms."""
@@ -113,3 +117,27 @@ async def test_without_caching_nothing_can_be_told(
     async with running_cluster(urls, tmp_path, [DELAYS | {"audit": AuditMode.PARANOID}]) as cluster:
         found = await asserted(cluster, (COARSE_LIMIT,), (Variant.QUIET,))
     assert found.verdict.outcome is Outcome.BLIND
+
+
+async def test_the_command_tells_by_its_status(
+    request: pytest.FixtureRequest, valkey: EmbeddedValkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tenants are made for the test, record and page are written; 0 where isolated, 1 where not."""
+    (tmp_path / "token").write_text(ADMIN_TOKEN)
+    (tmp_path / "token").chmod(0o600)
+    urls = server_named(request, "valkey").urls
+    async with running_cluster(urls, tmp_path / "router", [DELAYS]) as cluster:
+        told = ["--address", cluster.router.address, "--admin-address", cluster.router.admin_address]
+        told += ["--admin-token-file", str(tmp_path / "token"), "--auc-limit", "0.9"]
+
+        def command(name: str) -> int:
+            return main(["loadtest", "run", "--assert-isolation", *told, "--result-dir", str(tmp_path / name)])
+
+        assert await asyncio.to_thread(command, "whole") == ExitCode.OK
+        monkeypatch.setattr(fence, "derive_domain", ForgottenTenant())
+        assert await asyncio.to_thread(command, "broken") == ExitCode.REFUSED
+    for name, outcome in (("whole", Outcome.PASSED), ("broken", Outcome.LEAK)):
+        record = read_isolation(tmp_path / name)
+        assert record is not None
+        assert record.outcome is outcome
+        assert (tmp_path / name / "report.html").exists()

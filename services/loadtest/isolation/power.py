@@ -21,6 +21,9 @@ CONFIDENCE = 0.95
 PASS_PROBABILITY = 0.98
 """Of a whole test of a system that leaks nothing."""
 
+LEAST_SAMPLES = 20
+"""Of fewer, times say nothing: they may be in any order by chance."""
+
 _MARGIN = 1.03
 """The error is estimated from the same samples, and scatters itself."""
 
@@ -72,7 +75,7 @@ def plan_power(limit: float, num_variants: int) -> Power:
     failing = (1.0 - PASS_PROBABILITY) / num_variants
     width = quantile(CONFIDENCE) + quantile(1.0 - failing / 2.0)
     wanted = (limit - 0.5) / (width * _MARGIN)
-    num_samples = 2
+    num_samples = LEAST_SAMPLES
     while null_error(num_samples) > wanted:
         num_samples += 1
     return Power(limit, num_samples, num_variants)

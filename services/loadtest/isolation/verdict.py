@@ -11,11 +11,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from services.loadtest.isolation.auc import Auc, auc
-from services.loadtest.isolation.power import CONFIDENCE, Power
+from services.loadtest.isolation.power import CONFIDENCE, LEAST_SAMPLES, Power
 from services.loadtest.isolation.samples import CONTROL_AUC, Kind, Observation, Party, Variant, cached, ttfts
-
-_MIN_ROUNDS = 20
-"""Of fewer, times say nothing: they may be in any order by chance."""
 
 
 class Outcome(StrEnum):
@@ -71,7 +68,7 @@ def judge(observations: Sequence[Observation], power: Power) -> Verdict:
 def _judge_variant(variant: Variant, seen: Sequence[Observation], power: Power) -> VariantVerdict:
     rounds = min(sum(each.kind is kind for each in seen) for kind in Kind)
     leaked = sum(each.answer.cached_tokens for each in seen if each.kind.party is Party.OTHER)
-    if rounds < _MIN_ROUNDS:
+    if rounds < LEAST_SAMPLES:
         outcome, reason = (
             (Outcome.LEAK, _told(leaked))
             if leaked
