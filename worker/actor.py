@@ -1,8 +1,8 @@
 """A worker as a Ray actor: runs a `WorkerHost` on a thread and event loop of its own, in a process of its own.
 
 Ray places, restarts and ends the process; it is never on the path of a token. A host that ended by a failure ends the
-process with it: Ray starts it again, under the same worker id and a fresh incarnation. The only module of the worker
-that imports Ray.
+process with it: Ray starts it again, under the same worker id and a fresh incarnation. A host that left because it was
+told to ends it for good: Ray starts no other. The only module of the worker that imports Ray.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from dataclasses import replace
 from enum import StrEnum
 from typing import Any, TypeVar
 
+import ray
+import ray.actor
 import ray.util
 import structlog
 import uvloop
@@ -102,14 +104,27 @@ class WorkerActor:
         self._wait(self._host.drain(drain_s), drain_s + _STOP_TIMEOUT_S)
         self._wait(self._host.stop(), _STOP_TIMEOUT_S)
 
+    def leave(self) -> None:
+        """Ends the process for good, once what was asked of it before is answered."""
+        sys.stdout.flush()
+        ray.actor.exit_actor()
+
     async def _end_with_host(self) -> None:
         await self._host.wait_ended()
-        if isinstance(self._host.failure, SupersededError) or self._host.has_retired:
-            return  # another start would take the id back, and so on for ever; or was not wanted
+        if isinstance(self._host.failure, SupersededError):
+            return  # another start would take the id back, and so on for ever
+        if self._host.has_retired:
+            await asyncio.to_thread(self._leave)
+            return
         _log.error("worker_process_ends", exit_code=FAILURE_EXIT_CODE)
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(FAILURE_EXIT_CODE)  # not sys.exit: Ray takes that for an intended end and does not restart
+
+    def _leave(self) -> None:
+        """An actor can exit for good in a call only: it calls itself."""
+        _log.info("worker_process_leaves")
+        ray.get_runtime_context().current_actor.leave.remote()
 
     def _wait(self, work: Coroutine[Any, Any, ResultT], timeout_s: float | None) -> ResultT:
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(timeout_s)

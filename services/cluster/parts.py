@@ -13,6 +13,8 @@ class Health(StrEnum):
     STARTING = "starting"
     READY = "ready"
     FAILED = "failed"
+    LEFT = "left"
+    """Has ended because somebody told it to: nothing is to take its place."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,7 +23,7 @@ class Condition:
 
     health: Health
     reason: str = ""
-    """For a failed part: what happened and where to read more; for a starting one what it last said, if anything."""
+    """For a part that failed or left: what happened and where to read more; for a starting one what it last said."""
 
 
 class Part(Protocol):

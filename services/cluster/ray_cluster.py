@@ -38,6 +38,8 @@ STOP_SLACK_S = 20.0
 
 _VITAL = frozenset({"gcs_server", "raylet"})
 _EXCEPTION_NAME = re.compile(r"^cache_store\.errors\.\w+: ")
+_LEFT = "Worker exit type: INTENDED_USER_EXIT"
+"""In what Ray tells of an actor that ended itself for good."""
 _NAME_PREFIX = "worker:"
 _POLL_S = 0.05
 _ANSWER_S = 1.0
@@ -265,7 +267,7 @@ def _placed(answer: Any) -> Placed:
     except ray.exceptions.ActorUnavailableError as error:
         return Placed(PlacedState.STARTING, None, _first_line(error))
     except (ray.exceptions.ActorDiedError, ray.exceptions.RayTaskError) as error:
-        return Placed(PlacedState.DEAD, None, _cause(error))
+        return Placed(PlacedState.LEFT if _LEFT in str(error) else PlacedState.DEAD, None, _cause(error))
     except ray.exceptions.RayError as error:
         return Placed(PlacedState.STARTING, None, _first_line(error))
 

@@ -3,8 +3,8 @@
 Parts stand in stages: a part is started, also again, only while everything in the stages before it is ready; parts of
 one stage start side by side. A part that fails before the system was complete ends the start: its reason is an error of
 the set-up, and trying again would hide it. Later a failed part is started again after a pause that doubles with each
-failure in a row, for as long as it takes. The caller turns the wheel: `tick` moves everything on by what is due and
-says what changed.
+failure in a row, for as long as it takes. A part that left, as somebody told it to, is not started again. The caller
+turns the wheel: `tick` moves everything on by what is due and says what changed.
 """
 
 from __future__ import annotations
@@ -26,7 +26,12 @@ class PartState(StrEnum):
     READY = "ready"
     PAUSED = "paused"
     """Failed; waits for its next start."""
+    LEFT = "left"
+    """Ended as it was told to; stays away, and nothing waits for it."""
     STOPPED = "stopped"
+
+
+_SETTLED = (PartState.READY, PartState.LEFT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,14 +96,14 @@ class Supervisor:
         """Moves everything on. Raises PreconditionError for a failure before the system is complete."""
         self.check_invariants()
         changes = [change for each in self._all for change in self._move(each)]
-        if all(each.state is PartState.READY for each in self._all):
+        if all(each.state in _SETTLED for each in self._all):
             self._complete = True
         return changes
 
     def stop(self, report: Callable[[Transition], None]) -> None:
         """Stops all parts in reverse order and reports each as it ends. What one raises becomes its reason."""
         for each in reversed(self._all):
-            if each.state in (PartState.IDLE, PartState.STOPPED):
+            if each.state in (PartState.IDLE, PartState.LEFT, PartState.STOPPED):
                 each.state = PartState.STOPPED
                 continue
             report(self._enter(each, PartState.STOPPED, self._end(each)))
@@ -119,7 +124,9 @@ class Supervisor:
                 yield from self._watch_start(each, now_s)
             case PartState.READY:
                 condition = each.part.condition()
-                if condition.health is not Health.READY:
+                if condition.health is Health.LEFT:
+                    yield self._leave(each, condition.reason)
+                elif condition.health is not Health.READY:
                     if now_s - each.since_s >= self._policy.steady_after_s:
                         each.num_failures = 0
                     yield self._fail(each, condition.reason or "no longer ready")
@@ -129,7 +136,7 @@ class Supervisor:
                 pass
 
     def _stage_open(self, stage: int) -> bool:
-        return all(other.state is PartState.READY for other in self._all if other.stage < stage)
+        return all(other.state in _SETTLED for other in self._all if other.stage < stage)
 
     def _start(self, each: _Supervised) -> Transition:
         each.num_starts += 1
@@ -143,6 +150,8 @@ class Supervisor:
         condition = each.part.condition()
         if condition.health is Health.READY:
             yield self._enter(each, PartState.READY)
+        elif condition.health is Health.LEFT:
+            yield self._leave(each, condition.reason)
         elif condition.health is Health.FAILED:
             yield self._fail(each, condition.reason)
         elif now_s - each.since_s > self._policy.start_timeout_s:
@@ -157,6 +166,10 @@ class Supervisor:
         reason = f"{reason}; {leftover}" if leftover else reason
         each.next_start_s = self._clock.monotonic_s() + self._policy.pause_s(each.num_failures)
         return self._enter(each, PartState.PAUSED, reason)
+
+    def _leave(self, each: _Supervised, reason: str) -> Transition:
+        leftover = self._end(each)
+        return self._enter(each, PartState.LEFT, f"{reason}; {leftover}" if leftover else reason)
 
     def _end(self, each: _Supervised) -> str:
         try:

@@ -1,7 +1,8 @@
 """A worker as a supervised part: placed by whoever runs actors, restarted there after a crash.
 
 A crash is the placement's to mend: Ray starts the process again within seconds. Only a worker that does not come back,
-or that Ray gave up, counts as failed here, and is then placed anew by the supervisor. Knows no Ray.
+or that Ray gave up, counts as failed here, and is then placed anew by the supervisor. One that was drained has left and
+stays away. Knows no Ray.
 """
 
 from __future__ import annotations
@@ -47,6 +48,8 @@ class PlacedState(StrEnum):
     READY = "ready"
     DEAD = "dead"
     """Given up; it does not come back by itself."""
+    LEFT = "left"
+    """Ended by itself, as it was told to."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +111,8 @@ class WorkerPart:
                 return Condition(Health.READY)
             case PlacedState.DEAD:
                 return Condition(Health.FAILED, placed.reason)
+            case PlacedState.LEFT:
+                return Condition(Health.LEFT, "drained")
             case PlacedState.STARTING if self._ready_s is None:
                 return Condition(Health.STARTING)
             case PlacedState.STARTING if now_s - self._ready_s < COMEBACK_S:

@@ -15,14 +15,16 @@ from pathlib import Path
 
 import pytest
 import ray
+from stemcache.worker.v1 import worker_pb2
 
+from cache_store.drain_token import sign_drain
 from cache_store.errors import PreconditionError
-from cache_store.registry import WorkerRecord
-from services.cluster.ray_cluster import RayCluster
+from cache_store.registry import PROTOCOL_VERSION, WorkerRecord
+from services.cluster.ray_cluster import RayCluster, _Actor
 from services.cluster.valkey import EmbeddedValkey
 from services.cluster.worker_part import PlacedState, WorkerSpec
 from tests.support.breakable_actor import BreakableActor
-from tests.support.worker_host import WorkerClient, digest_config, digest_domain
+from tests.support.worker_host import CLUSTER_KEY, WorkerClient, digest_config, digest_domain
 from worker.actor import Reach, actor_environment
 from worker.config import KvBytes, WorkerConfig
 
@@ -134,6 +136,35 @@ def test_a_worker_that_runs_already_as_it_would_be_started_is_taken_over(
     cluster.create(replace(spec(other), fingerprint=other.fingerprint()))
     assert until_ready(cluster, "worker-kept", first.incarnation).incarnation != first.incarnation
     cluster.stop("worker-kept", 1.0)
+
+
+@pytest.mark.parametrize("lifetime", ["local", "detached"])
+def test_a_worker_that_was_drained_ends_its_process_and_stays_away(
+    cluster: RayCluster, valkey: EmbeddedValkey, lifetime: str
+) -> None:
+    """Also a detached one, which nobody would stop."""
+    config = digest_config("worker-drained", valkey.urls.worker)
+    if lifetime == "local":
+        cluster.create(spec(config))
+    else:
+        options = {"name": "worker:worker-drained", "lifetime": "detached", "max_restarts": -1}
+        handle = ray.remote(BreakableActor).options(**options).remote(config, Reach.CONFIGURED)
+        cluster._actors["worker-drained"] = _Actor(handle)
+    record = until_ready(cluster, "worker-drained")
+    pid = str(cluster.pid("worker-drained", 10))
+    asyncio.run(drain(record))
+    until(lambda: not runs(pid), "its process still runs")
+    until(lambda: cluster.look("worker-drained").state is PlacedState.LEFT, "it is not known to have left")
+    cluster.stop("worker-drained", 1.0)
+    assert "worker-drained" not in cluster.worker_ids()
+
+
+async def drain(record: WorkerRecord) -> None:
+    """Tells a worker to leave, as a router does."""
+    token = sign_drain(CLUSTER_KEY, record.incarnation, time.time() + 10.0)
+    request = worker_pb2.DrainRequest(protocol_version=PROTOCOL_VERSION, drain_token=token)
+    async with WorkerClient(record.address, record.incarnation) as client:
+        await client.stub.Drain(request, timeout=30)
 
 
 REMOTE = """

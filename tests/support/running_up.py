@@ -49,7 +49,7 @@ class RunningUp:
 
     def child(self, word: str) -> psutil.Process:
         """The process whose command line has `word` in it."""
-        found = [each for each in self.note_children().values() if each.is_running() and word in _words(each)]
+        found = [each for each in self.note_children().values() if each.is_running() and word in words(each)]
         assert found, f"no process of {word}"
         return found[0]
 
@@ -65,7 +65,7 @@ class RunningUp:
 
     def left_over(self) -> list[str]:
         """Processes of it that still run."""
-        return [_words(each) for each in self.seen.values() if _alive(each)]
+        return [words(each) for each in self.seen.values() if runs(each)]
 
 
 def run_stemcache(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
@@ -121,14 +121,16 @@ def _command(arguments: Sequence[str]) -> list[str]:
     return [sys.executable, "-m", "services.cli", *arguments]
 
 
-def _words(process: psutil.Process) -> str:
+def words(process: psutil.Process) -> str:
+    """Its command line; empty where it has ended."""
     try:
         return " ".join(process.cmdline())
     except psutil.Error:
         return ""
 
 
-def _alive(process: psutil.Process) -> bool:
+def runs(process: psutil.Process) -> bool:
+    """Whether it has not ended."""
     try:
         return process.is_running() and process.status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:

@@ -217,3 +217,39 @@ def test_a_paused_part_is_stopped_too(system: System) -> None:
     system.journal.clear()
     system.stop()
     assert "stop worker-0" in system.journal
+
+
+def test_a_part_that_left_is_not_started_again(system: System) -> None:
+    system.bring_up()
+    system.worker.become(Health.LEFT, "drained")
+    (transition,) = system.supervisor.tick()
+    assert transition == Transition("worker-0", PartState.LEFT, "drained")
+    system.clock.advance(1_000.0)
+    assert system.supervisor.tick() == []
+    assert system.journal == ["stop worker-0"], "it was started again, or not tidied up after"
+    assert [each.part for each in system.stop()] == ["router", "redis"], "it was stopped twice"
+
+
+def test_nothing_waits_for_a_part_that_left(system: System) -> None:
+    """Also where it left before all were ready, and where an earlier stage fails later."""
+    for part in (system.redis, system.worker):
+        part.become(Health.READY)
+    system.supervisor.tick()
+    system.supervisor.tick()
+    system.worker.become(Health.LEFT, "drained")
+    system.router.become(Health.READY)
+    system.supervisor.tick()
+    assert system.supervisor.complete
+    system.redis.become(Health.FAILED, "the server ended")
+    system.router.become(Health.FAILED, "no redis")
+    system.supervisor.tick()
+    system.redis.become(Health.READY)
+    system.router.become(Health.READY)
+    for _ in range(4):
+        system.clock.advance(2.0)
+        system.supervisor.tick()
+    assert system.supervisor.states() == {
+        "redis": PartState.READY,
+        "worker-0": PartState.LEFT,
+        "router": PartState.READY,
+    }

@@ -96,3 +96,10 @@ def test_a_second_start_waits_for_the_first_answer_again(
     part.start()
     assert part.condition().health is Health.STARTING
     assert placement.calls == ["create worker-0", "stop worker-0", "create worker-0"]
+
+
+def test_one_that_was_told_to_leave_has_not_failed(part: WorkerPart, placement: ScriptedPlacement) -> None:
+    placement.placed = READY
+    assert part.condition().health is Health.READY
+    placement.placed = Placed(PlacedState.LEFT, None, "exit_actor() is called.")
+    assert part.condition().health is Health.LEFT
