@@ -304,7 +304,8 @@ class WorkerHost:
         self._address = _join(self._config.advertised_host or self._config.listen_host, port)
         self._peers.start(self._take_fetched)
         self._thread.start()
-        await self._health.set(SERVICE, health_pb2.HealthCheckResponse.SERVING)
+        for service in (SERVICE, self._incarnation):  # by the latter a router finds that it is who it was
+            await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
         self._supervision = asyncio.create_task(self._supervise(), name="worker-host")
         _log.info("worker_started", worker_id=self._config.worker_id, address=self._address, model=self._model.name)
 

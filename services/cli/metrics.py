@@ -21,7 +21,7 @@ from services.client.admin_results import ClusterStatus, IndexCopyStatus, Pressu
 MAX_TENANTS = 64
 OTHER = "other"
 
-_DEGRADED_REASONS = ("control_data", "registry", "index", "limits")
+_DEGRADED_REASONS = ("control_data", "registry", "renewals", "index", "limits")
 _INDEX_GAUGES = {
     "domains": "Domains in the router's copy of the index.",
     "digests": "Digests in the router's copy of the index, over all domains and workers.",

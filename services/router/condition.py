@@ -20,6 +20,8 @@ class Degraded(StrEnum):
     """It is older than its bound: nothing is reused."""
     REGISTRY = "registry"
     """Out of reach: workers are those that were known, with old reports."""
+    RENEWALS = "renewals"
+    """No worker renews its lease: workers are those that were known and answer, with old reports."""
     INDEX = "index"
     """Out of reach: routed by what was known of it."""
     LIMITS = "limits"
@@ -82,6 +84,7 @@ class Condition:
         lacking = {
             Degraded.CONTROL_DATA: self._directory.is_stale,
             Degraded.REGISTRY: not self._view.is_reachable,
+            Degraded.RENEWALS: not self._view.is_renewed,
             Degraded.INDEX: not self._index.stats.is_reachable,
             Degraded.LIMITS: self._limits.is_degraded,
         }

@@ -138,7 +138,7 @@ class Planner:
             matched_tokens=found.tokens,
             held_blocks=found.blocks,
             outlooks=Outlooks(cache_mode, is_stale, found.outlooks),
-            degraded=is_stale or not found.is_current or not self._view.is_reachable,
+            degraded=is_stale or not (found.is_current and self._view.is_reachable and self._view.is_renewed),
             part=part,
             affinity=_affinity(tenant, spec, prompt) if part.share.is_strict else None,
             heat=found.heat,

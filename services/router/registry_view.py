@@ -1,14 +1,16 @@
 """The workers as this router sees them: polled from the registry, with what the router itself knows beside.
 
-Refuses workers that do not fit by name. While the registry is away the last view stays. A worker that did not answer,
-or that the registry no longer shows, is suspected: the last resort; it is lost when another incarnation has taken its
-place or when it stays away, and then everything that runs on it is told. Owned by one event loop.
+Refuses workers that do not fit by name. While the registry is away the last view stays. Where it answers and shows
+nobody, workers may be unable to renew, or all gone: each is asked itself, and those stay that say that they are who
+they were. A worker that did not answer, or that the registry no longer shows, is suspected: the last resort; it is lost
+when another incarnation has taken its place or when it stays away, and then everything that runs on it is told. Owned
+by one event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Container, Mapping
 
 import structlog
 
@@ -54,17 +56,28 @@ class RegistryView:
         clock: Clock,
         tokenizer_digests: Mapping[str, str],
         on_lost: Callable[[Incarnation], None],
+        is_there: Callable[[WorkerRecord], Awaitable[bool]],
     ) -> None:
-        """`tokenizer_digests`: of this router's tokenizers, by model. `on_lost` is called once per incarnation."""
+        """`tokenizer_digests`: of this router's tokenizers, by model. `on_lost` is called once per incarnation.
+
+        `is_there` asks a worker whether it still is that incarnation; it answers soon.
+        """
         self._reader = reader
         self._clock = clock
         self._tokenizer_digests = dict(tokenizer_digests)
         self._on_lost = on_lost
+        self._is_there = is_there
         self._known: dict[Incarnation, _Known] = {}
         self._models: tuple[str, ...] = ()
         self._refused: dict[WorkerId, str] = {}
         self._assignments = Assignments(clock)
         self._outage = Outage("registry")
+        self._silence = Outage("renewals")
+
+    @property
+    def is_renewed(self) -> bool:
+        """Whether the registry showed anybody last time, where anybody is known who answers."""
+        return not self._silence.is_away
 
     @property
     def is_reachable(self) -> bool:
@@ -154,9 +167,20 @@ class RegistryView:
                 known.seen_s = self._clock.monotonic_s()
             return
         self._outage.succeeded()
-        self._take(records)
+        there = () if records else await self._ask_all()
+        if there:
+            self._silence.failed("no worker renews its lease; those that answer are kept")
+        else:
+            self._silence.succeeded()
+        self._take(records, there)
 
-    def _take(self, records: list[WorkerRecord]) -> None:
+    async def _ask_all(self) -> tuple[Incarnation, ...]:
+        """Which known incarnations say that they are there."""
+        known = {incarnation: each.record for incarnation, each in self._known.items()}
+        answers = await asyncio.gather(*map(self._is_there, known.values()))
+        return tuple(incarnation for incarnation, is_there in zip(known, answers, strict=True) if is_there)
+
+    def _take(self, records: list[WorkerRecord], there: Collection[Incarnation]) -> None:
         now_s = self._clock.monotonic_s()
         reasons = {record.worker_id: reason for record in records if (reason := self._reason_to_refuse(record))}
         for worker_id, reason in reasons.items():
@@ -166,7 +190,10 @@ class RegistryView:
         fitting = {record.incarnation: record for record in records if record.worker_id not in reasons}
         for incarnation, record in fitting.items():
             self._see(incarnation, record, now_s)
-        self._forget({record.worker_id: record.incarnation for record in records}, set(fitting), now_s)
+        for incarnation in there:
+            if (known := self._known.get(incarnation)) is not None:
+                known.seen_s, known.is_listed = now_s, True
+        self._forget({record.worker_id for record in records}, {*fitting, *there}, now_s)
         self._models = tuple(sorted({known.record.model for known in self._known.values()}))
 
     def _see(self, incarnation: Incarnation, record: WorkerRecord, now_s: float) -> None:
@@ -176,7 +203,7 @@ class RegistryView:
             _log.info("worker.joined", worker_id=record.worker_id, model=record.model)
         known.record, known.record_s, known.seen_s, known.is_listed = record, now_s, now_s, True
 
-    def _forget(self, current: Mapping[WorkerId, Incarnation], listed: set[Incarnation], now_s: float) -> None:
+    def _forget(self, current: Container[WorkerId], listed: Container[Incarnation], now_s: float) -> None:
         """Loses incarnations that were replaced, and those that stay away."""
         for incarnation, known in list(self._known.items()):
             if incarnation in listed:

@@ -20,6 +20,7 @@ from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
 from google.rpc.error_details_pb2 import BadRequest, QuotaFailure, RetryInfo
 from google.rpc.status_pb2 import Status as StatusMessage
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 from stemcache.v1 import inference_pb2 as pb
 from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
 
@@ -59,6 +60,9 @@ _OPTIONS = (
     ("grpc.enable_retries", 0),
     ("grpc.use_local_subchannel_pool", 1),
 )
+THERE_S = 0.5
+"""For a worker to say that it is there."""
+
 _LOST = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED, grpc.StatusCode.UNAUTHENTICATED}
 """Away; stopping; or restarted on the same address, so that the token is for another incarnation."""
 
@@ -248,6 +252,16 @@ class WorkerPool:
         asked = _Question(question(connection.stub))
         with _registered(connection, asked):
             return await asked.answer()
+
+    async def is_there(self, worker: WorkerRecord) -> bool:
+        """Whether the worker answers, as this incarnation. Half a second is enough to say so."""
+        request = health_pb2.HealthCheckRequest(service=worker.incarnation)
+        stub = health_pb2_grpc.HealthStub(self._connect(worker).channel)
+        try:
+            answer = await self.ask(worker, lambda _: stub.Check(request, timeout=THERE_S))
+        except StemcacheError:
+            return False
+        return bool(answer.status == health_pb2.HealthCheckResponse.SERVING)
 
     def lose(self, incarnation: Incarnation) -> None:
         """Ends all calls to an incarnation that is gone, and closes its channel."""

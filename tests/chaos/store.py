@@ -107,10 +107,10 @@ class Store:
         shutil.rmtree(self._data)
         shutil.copytree(self._dump, self._data)
 
-    async def remove_users(self) -> None:
-        """All roles lose their rights and their connections."""
+    async def remove_users(self, *roles: RedisRole) -> None:
+        """These roles lose their rights and their connections; none: all."""
         async with self.client() as client:
-            await client.execute_command("ACL", "DELUSER", *RedisRole)
+            await client.execute_command("ACL", "DELUSER", *(roles or RedisRole))
 
     async def restore_users(self) -> None:
         """They have them back, with the passwords of before."""

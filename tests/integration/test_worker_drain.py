@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
@@ -11,12 +11,25 @@ import grpc
 import pytest
 from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
 
-from cache_store.domain import Domain
+from cache_store.domain import Domain, DomainTag
 from cache_store.errors import PreconditionError
+from cache_store.fence import FenceNotice
+from cache_store.fence_document import sign_notice
 from cache_store.index import Incarnation
+from cache_store.registry import PROTOCOL_VERSION
 from cache_store.request_token import verify
+from tests.support.fences import fenced_domain, make_fence
 from tests.support.memory_stores import MemoryStores
-from tests.support.worker_host import CLUSTER_KEY, client_of, digest_config, digest_domain, running_workers
+from tests.support.peer_calls import Asker
+from tests.support.worker_host import (
+    CLUSTER_KEY,
+    DIGEST_FORMAT,
+    WorkerClient,
+    client_of,
+    digest_config,
+    digest_domain,
+    running_workers,
+)
 from worker.host import WorkerHost
 from worker.rpc_retire import MAX_SILENT, Farewell, Taker
 from worker.statuses import to_status
@@ -37,6 +50,7 @@ class ScriptedTaker(worker_pb2_grpc.WorkerServiceServicer):
         """By tenant."""
         self.incarnation = Incarnation("b" * 32)
         self.address = ""
+        self.server = grpc.aio.server()
 
     async def AdoptPrefix(  # type: ignore[override]  # noqa: N802
         self, request: worker_pb2.AdoptPrefixRequest, context: Any
@@ -53,7 +67,7 @@ class ScriptedTaker(worker_pb2_grpc.WorkerServiceServicer):
 @asynccontextmanager
 async def scripted_taker(adopt: Adopt) -> AsyncIterator[ScriptedTaker]:
     made = ScriptedTaker(adopt)
-    server = grpc.aio.server()
+    server = made.server
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(made, server)
     made.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     await server.start()
@@ -125,6 +139,77 @@ async def test_who_says_nothing_is_asked_no_further(leaving: WorkerHost) -> None
         farewell = await leave(leaving, away.taker, there.taker)
         assert away.asked.total() == MAX_SILENT
         assert farewell.num_moved == 2 * there.asked.total() > 0
+
+
+async def test_who_ends_in_the_middle_costs_what_it_was_to_take(leaving: WorkerHost) -> None:
+    servers = []
+
+    async def ends(_: str, __: Any) -> int:
+        await servers[0].stop(0)
+        return 2
+
+    async def adopt(_: str, __: Any) -> int:
+        return 2
+
+    async with scripted_taker(ends) as ending, scripted_taker(adopt) as there:
+        servers.append(ending.server)
+        farewell = await leave(leaving, ending.taker, there.taker)
+        assert ending.asked.total() == 1
+        assert farewell.num_moved == 2 * there.asked.total() > 0
+
+
+async def test_who_has_another_key_is_given_nothing(leaving: WorkerHost) -> None:
+    """And it gives nothing to who asks with another one."""
+    configs = [digest_config("worker-1", cluster_key=b"x" * 32)]
+    async with running_workers(configs, MemoryStores().connect) as (stranger,):
+        assert (await leave(leaving, taker_of(stranger))).num_moved == 0
+        assert await snapshot(stranger) == {}
+        async with client_of(stranger) as client:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await Asker(client.stub, stranger.incarnation).blocks(ACME, PROMPTS[0])
+        assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+
+
+@pytest.mark.parametrize("who", ["the taker", "the one that leaves"])
+async def test_what_is_purged_meanwhile_is_not_given(who: str) -> None:
+    """Whichever of the two hears of it first; another tenant's is."""
+    async with AsyncExitStack() as stack:
+        configs = [digest_config(f"worker-{number}") for number in range(2)]
+        hosts = await stack.enter_async_context(running_workers(configs, MemoryStores().connect))
+        holder, taker = hosts
+        clients = [await stack.enter_async_context(client_of(host)) for host in hosts]
+        domains = [fenced_domain(make_fence(name), kv_format=DIGEST_FORMAT) for name in ("acme", "globex")]
+        for domain in domains:
+            for prompt in PROMPTS:
+                await clients[0].execute(domain, prompt, max_tokens=1)
+        named = await holder._retirement._prefixes()
+        assert len(named) == 2 * len(PROMPTS)
+        await purge(clients[who == "the taker"], "acme")
+        assert await holder._retirement._give(named, [taker_of(taker)]) == 2 * len(PROMPTS)
+        assert set(await snapshot(taker)) == {domains[1].tag}
+
+
+async def test_a_tenant_that_was_deleted_meanwhile_is_given_nothing(leaving: WorkerHost) -> None:
+    async with running_workers([digest_config("worker-1")], MemoryStores().connect) as (taker,):
+        named = await leaving._retirement._prefixes()
+        await leaving.thread.call(lambda engine: engine.purge({ACME.tenant: None}), 10.0)
+        assert await leaving._retirement._give(named, [taker_of(taker)]) == 2 * len(PROMPTS)
+        assert set(await snapshot(taker)) == {GLOBEX.tag}
+
+
+def taker_of(host: WorkerHost) -> Taker:
+    return Taker(host.address, host.incarnation, 0.0)
+
+
+async def snapshot(host: WorkerHost) -> Mapping[DomainTag, bytes]:
+    return await host.thread.call(lambda engine: engine.snapshot(), 10.0)
+
+
+async def purge(client: WorkerClient, tenant: str) -> None:
+    fence = make_fence(tenant, 1)
+    notice = sign_notice(CLUSTER_KEY, FenceNotice(fence.tenant, fence, 2))
+    request = worker_pb2.PurgeRequest(protocol_version=PROTOCOL_VERSION, fence=notice)
+    await client.stub.Purge(request, timeout=20)
 
 
 async def test_who_takes_nothing_is_asked_once_for_each(leaving: WorkerHost) -> None:

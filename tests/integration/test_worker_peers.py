@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -326,6 +327,34 @@ async def test_a_request_that_is_cancelled_ends_its_fetch(nodes: list[Node]) -> 
         await until(lambda: peer.num_ended == 1)
         await until(lambda: asker.host.thread.num_open == 0)
     assert (await asker.run(ACME, range(5, 40)))[0] == CachedTokens()
+
+
+async def test_a_storm_of_cancels_during_fetches_leaves_nothing(nodes: list[Node]) -> None:
+    """At random moments of the question, the answer, the way to the device and after it."""
+    holder, asker, _ = nodes
+    prompts = [list(range(start, start + 400)) for start in range(1, 4_001, 400)]
+    for prompt in prompts:
+        await holder.run(ACME, prompt)
+    rng = random.Random(1)
+
+    async def fetch(prompt: list[int]) -> None:
+        message = asker.client.message(ACME, [*prompt, rng.randrange(30_000)], max_tokens=2)
+        message.peer.CopyFrom(holder.hint(25))
+        call = asker.client.call(message)
+        await asyncio.sleep(rng.random() * 0.1)
+        call.cancel()
+
+    for _ in range(20):
+        await asyncio.gather(*(fetch(rng.choice(prompts)) for _ in range(10)))
+        if rng.random() < 0.5:
+            await asker.host.thread.call(lambda engine: engine.purge({ACME.tenant: None}), 20)
+    for node in (holder, asker):
+        await until(lambda node=node: node.host.thread.num_open == 0)
+        await node.host.thread.call(lambda engine: engine.check_invariants(), 20)
+        assert await node.host.thread.call(lambda engine: engine.num_held_blocks, 20) == 0
+    assert (await asker.counts()).fetches > 0
+    cached, _ = await asker.run(ACME, prompts[0], peer=holder.hint(25))
+    assert cached.total >= 384, "fetching works no more"
 
 
 async def test_answers_at_once_are_bounded(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -201,7 +201,8 @@ class Faults:
             self._lasts(fault.seconds, self._world.server.go_on)
 
     def _refuse(self, fault: Fault) -> None:
-        roles = ((RedisRole.ROUTER,), (RedisRole.OPERATOR,), tuple(RedisRole))[fault.number % 3]
+        one = (RedisRole.OPERATOR, RedisRole.WORKER)[fault.number // 3 % 2]
+        roles = ((RedisRole.ROUTER,), (one,), tuple(RedisRole))[fault.number % 3]
         self._world.server.refused |= set(roles)
         self._lasts(fault.seconds, self._world.server.refused.clear)
 

@@ -65,7 +65,7 @@ class PurgeBench:
         self.published = published or MemoryQuotas()
         self.pool = WorkerPool()
         self.registry = MemoryRegistry(self.control.clock)
-        self.view = RegistryView(self.registry, self.control.clock, {}, self.pool.lose)
+        self.view = RegistryView(self.registry, self.control.clock, {}, self.pool.lose, self.pool.is_there)
         self.publisher = QuotaPublisher(self.published, self.control.directory, KEY, self.control.clock)
         self.purges = Purges(
             self.control.store,

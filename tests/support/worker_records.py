@@ -51,3 +51,8 @@ def worker_record(
         draining=draining,
         load=load,
     )
+
+
+async def not_there(_: WorkerRecord) -> bool:
+    """For a router's view: nobody answers."""
+    return False

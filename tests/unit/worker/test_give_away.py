@@ -211,6 +211,21 @@ def test_who_takes_it_takes_no_others_blocks() -> None:
     assert taker.engine.exchange.adopt(holder.hint(10), ACME, pack(range(100, 140))) is None
 
 
+def test_a_tenants_quota_holds_for_what_it_is_given_and_for_no_other_tenant() -> None:
+    holder, taker = PeeredBench("holder"), PeeredBench("taker")
+    link(holder, taker)
+    for domain in (ACME, GLOBEX):
+        holder.answer(range(100, 141), domain=domain)
+    taker.engine.set_quotas(make_table(acme=TierShare(0.0, 4 / 64)))
+    tokens = pack(range(100, 140))
+    states = [taker.engine.exchange.adopt(holder.hint(10), domain, tokens) for domain in (ACME, GLOBEX)]
+    taker.peers.end_all()
+    taker.run_until_idle()
+    assert [state and state.num_whole for state in states] == [4, 10]
+    assert taker.engine.exchange.adopt(holder.hint(10), ACME, tokens) is None, "it is at its maximum"
+    assert {use.tenant: use.used_blocks for use in taker.engine.usage()} == {ACME.tenant: 4, GLOBEX.tenant: 10}
+
+
 def test_who_takes_it_makes_room_within_the_guarantee() -> None:
     holder, taker = PeeredBench("holder"), PeeredBench("taker", num_blocks=24)
     link(holder, taker)

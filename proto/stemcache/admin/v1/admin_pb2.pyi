@@ -40,6 +40,8 @@ class _DegradedReasonEnumTypeWrapper(_enum_type_wrapper._EnumTypeWrapper[_Degrad
     """The index is out of reach: routed by what was known of it."""
     DEGRADED_REASON_LIMITS: _DegradedReason.ValueType  # 4
     """What other routers use of tenants' limits is not known: each keeps to its share."""
+    DEGRADED_REASON_RENEWALS: _DegradedReason.ValueType  # 5
+    """No worker renews its lease: workers are those that were known and answer, with old reports."""
 
 class DegradedReason(_DegradedReason, metaclass=_DegradedReasonEnumTypeWrapper):
     """Why requests are served with less than usual: exact and isolated, but slower."""
@@ -54,6 +56,8 @@ DEGRADED_REASON_INDEX: DegradedReason.ValueType  # 3
 """The index is out of reach: routed by what was known of it."""
 DEGRADED_REASON_LIMITS: DegradedReason.ValueType  # 4
 """What other routers use of tenants' limits is not known: each keeps to its share."""
+DEGRADED_REASON_RENEWALS: DegradedReason.ValueType  # 5
+"""No worker renews its lease: workers are those that were known and answer, with old reports."""
 Global___DegradedReason: _TypeAlias = DegradedReason  # noqa: Y015
 
 class _MissReason:

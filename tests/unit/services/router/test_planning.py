@@ -34,7 +34,7 @@ from services.tenants.purge import PartitionScope, new_purge, purged
 from services.tenants.state import ControlState
 from services.tenants.table import table_of
 from tests.support.tokenizer_folder import write_tokenizer_folder
-from tests.support.worker_records import worker_record
+from tests.support.worker_records import not_there, worker_record
 
 ACME = new_tenant("acme", 0.0)
 PROMPT = pack(range(2, 50))
@@ -55,7 +55,7 @@ class Bench:
         self.tokenizers = tokenizers
         self.directory = TenantDirectory(self.clock)
         self.directory.confirm(self.clock.monotonic_s())
-        self.view = RegistryView(self.registry, self.clock, {}, lambda _: None)
+        self.view = RegistryView(self.registry, self.clock, {}, lambda _: None, not_there)
         self.speculations = Speculations(self.clock)
         self.outlooks = OutlookMaker(Departures(self.clock), self.clock)
         self.heat = PrefixHeat(self.clock)

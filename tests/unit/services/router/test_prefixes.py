@@ -40,7 +40,7 @@ from services.router.tokenizers import Tokenizers
 from services.router.worker_questions import Questioner
 from services.tenants.directory import TenantDirectory
 from services.tenants.model import new_tenant
-from tests.support.worker_records import worker_record
+from tests.support.worker_records import not_there, worker_record
 
 ACME = new_tenant("acme", 0.0)
 TOKENS = pack(range(100))
@@ -104,7 +104,7 @@ class Bench:
         self.index = index or MemoryIndex()
         directory = TenantDirectory(self.clock)
         directory.confirm(self.clock.monotonic_s())
-        self.view = RegistryView(self.registry, self.clock, {}, lambda _: None)
+        self.view = RegistryView(self.registry, self.clock, {}, lambda _: None, not_there)
         planner = Planner(
             directory,
             Tokenizers({}),

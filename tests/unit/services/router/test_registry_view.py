@@ -34,7 +34,14 @@ class Bench:
         self.clock = ManualClock()
         self.registry = Registry()
         self.lost: list[Incarnation] = []
-        self.view = RegistryView(self.registry, self.clock, {"m": DIGEST}, self.lost.append)
+        self.there: set[str] = set()
+        """Incarnations that answer when they are asked."""
+        self.asked: list[Incarnation] = []
+        self.view = RegistryView(self.registry, self.clock, {"m": DIGEST}, self.lost.append, self.is_there)
+
+    async def is_there(self, record: WorkerRecord) -> bool:
+        self.asked.append(record.incarnation)
+        return record.incarnation in self.there
 
     async def poll(self, *records: WorkerRecord) -> None:
         self.registry.records = list(records)
@@ -119,6 +126,51 @@ async def test_a_registry_that_is_back_without_leases_loses_nobody_at_once(bench
     bench.clock.advance(LOST_AFTER_S)
     await bench.poll()
     assert bench.lost == [A]
+
+
+async def test_where_nobody_renews_those_that_answer_stay(bench: Bench) -> None:
+    """Workers may be unable to reach the registry that this router reads."""
+    a, b = worker_record("a"), worker_record("b")
+    await bench.poll(a, b)
+    assert bench.view.is_renewed
+    assert bench.asked == [], "nobody is asked while somebody renews"
+    bench.there = {"a"}
+    for _ in range(20):
+        bench.clock.advance(0.5)
+        await bench.poll()
+    assert bench.lost == ["b"]
+    assert not bench.only().suspected
+    assert bench.view.is_serving
+    assert bench.view.records() == (a,)
+    assert not bench.view.is_renewed
+    assert bench.view.is_reachable
+    await bench.poll(a)
+    assert bench.view.is_renewed
+    bench.there = set()
+    bench.clock.advance(LOST_AFTER_S)
+    await bench.poll()
+    assert bench.lost == ["b", "a"]
+    assert bench.view.is_renewed, "there is nobody who could renew"
+
+
+async def test_who_alone_stops_to_renew_is_lost_though_it_answers(bench: Bench) -> None:
+    a, b = worker_record("a"), worker_record("b")
+    await bench.poll(a, b)
+    bench.there = {"a", "b"}
+    bench.clock.advance(LOST_AFTER_S)
+    await bench.poll(b)
+    assert bench.lost == [A]
+    assert bench.asked == []
+
+
+async def test_who_was_replaced_is_lost_though_it_answers(bench: Bench) -> None:
+    await bench.poll(worker_record("a", incarnation="1"))
+    bench.there = {"1"}
+    await bench.poll()
+    await bench.poll(worker_record("a", incarnation="2"))
+    assert bench.lost == ["1"]
+    await bench.poll()
+    assert bench.lost == ["1"], "an old one came back"
 
 
 async def test_a_request_token_expires_by_the_workers_clock(bench: Bench) -> None:

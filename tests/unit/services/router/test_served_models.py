@@ -21,7 +21,7 @@ from services.tenants.directory import TenantDirectory
 from services.tenants.model import Tenant, new_tenant
 from services.tenants.state import ControlState
 from services.tenants.table import table_of
-from tests.support.worker_records import worker_record
+from tests.support.worker_records import not_there, worker_record
 
 ACME, GLOBEX = new_tenant("acme", 0.0), new_tenant("globex", 0.0)
 OLD, NEW = AdapterDigest(b"1" * 32), AdapterDigest(b"2" * 32)
@@ -50,7 +50,7 @@ async def models(
     table = table_of([ACME, GLOBEX], [], [], adapters)
     directory.install(ControlState(None, replace(table, adapters=MappingProxyType(dict(table.adapters)))))
     registry = MemoryRegistry(clock)
-    view = RegistryView(registry, clock, {}, lambda _: None)
+    view = RegistryView(registry, clock, {}, lambda _: None, not_there)
     for record in workers:
         await registry.renew(record)
     await view.poll()
