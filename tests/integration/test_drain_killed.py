@@ -38,7 +38,7 @@ async def test_a_worker_is_killed_in_a_drain(victim: str, tmp_path: Path) -> Non
         assert has_left is (victim == "who takes")
         outcome.count(load)
         assert (outcome.failed_before_first, outcome.broken_later, outcome.wrong_tokens) == (0, 0, 0), outcome.errors
-        assert outcome.sent > 24
+        assert outcome.sent >= 24
 
 
 async def drain(cluster: Cluster, worker_id: str) -> bool:

@@ -172,4 +172,20 @@ PEERS = (
         "self._num_allowed(domain))",
         f"{GIVING}::test_who_takes_it_takes_no_others_blocks",
     ),
+    Mutant(
+        "refusal-ends-all",
+        "what one tenant's prefix is refused for ends the giving of all",
+        "worker/rpc_retire.py",
+        "num_silent = 0 if is_from_worker(error) else num_silent + 1",
+        "num_silent = MAX_SILENT",
+        "tests/integration/test_worker_drain.py::test_what_one_tenant_is_refused_costs_no_other_one_its_warm_start",
+    ),
+    Mutant(
+        "failure-forgotten",
+        "a peer that fails rests no longer the second time",
+        "worker/fetches.py",
+        "        if fetched.is_failed:\n",
+        "        self._cost.note_success(peer)\n        if fetched.is_failed:\n",
+        f"{FETCHES}::test_a_peer_that_goes_on_failing_rests_longer_each_time",
+    ),
 )

@@ -139,4 +139,12 @@ SIMULATED = (
         "            pass",
         f"{SEEDS}[0]",
     ),
+    Mutant(
+        "refused-workers-lost",
+        "workers that the store refuses are lost, though all of them answer",
+        "services/router/registry_view.py",
+        "there = () if records else await self._ask_all()",
+        "there = ()",
+        "tests/simulation/test_simulation.py::test_workers_that_the_store_refuses_go_on",
+    ),
 )

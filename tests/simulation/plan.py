@@ -77,6 +77,10 @@ _WEIGHTS = {
 PURGES = (FaultKind.PURGE, FaultKind.PURGE_PARTITION, FaultKind.ROTATE)
 
 
+REFUSES_WORKERS = 4
+"""`Fault.number` of a store that refuses workers alone."""
+
+
 @dataclass(frozen=True, slots=True)
 class Fault:
     """One of them."""
@@ -152,6 +156,19 @@ def make_plan(seed: int) -> Plan:
         asks=tuple(replace(ask, number=number) for number, ask in enumerate(asks)),
         faults=tuple(faults),
     )
+
+
+def with_workers_refused(plan: Plan) -> Plan:
+    """The same, but all that goes wrong is that the store refuses workers and no one else, for longer than they are
+    believed without it; what is asked is asked again when their leases have run out."""
+    again_s = 8.0
+    fault = Fault(
+        START_S + 0.5, FaultKind.STORE_REFUSES, 0, 0, 0, seconds=again_s + plan.ends_s, number=REFUSES_WORKERS
+    )
+    asks = [*plan.asks, *(replace(ask, at_s=ask.at_s + again_s) for ask in plan.asks)]
+    asks.sort(key=lambda ask: ask.at_s)
+    numbered = tuple(replace(ask, number=number) for number, ask in enumerate(asks))
+    return replace(plan, ends_s=plan.ends_s + again_s, asks=numbered, faults=(fault,))
 
 
 def purged_partition(fault: Fault) -> str | None:

@@ -12,8 +12,8 @@ import pytest
 
 from tests.simulation.__main__ import command_of
 from tests.simulation.kept_seeds import KEPT_SEEDS
-from tests.simulation.plan import FaultKind, make_plan
-from tests.simulation.world import run_seed
+from tests.simulation.plan import FaultKind, make_plan, with_workers_refused
+from tests.simulation.world import run_plan, run_seed
 
 ROOT = Path(__file__).parents[2]
 NUM_SEEDS = 300
@@ -37,6 +37,14 @@ def test_all_is_well(first: int) -> None:
 @pytest.mark.parametrize("seed", list(KEPT_SEEDS))
 def test_seeds_that_once_failed(seed: int) -> None:
     require_well([seed])
+
+
+def test_workers_that_the_store_refuses_go_on() -> None:
+    """No request fails, and nothing wrong comes of it, though nobody renews a lease."""
+    for seed in range(5):
+        result = run_plan(with_workers_refused(make_plan(seed)), seed)
+        assert result.problem is None, f"seed {seed}: {result.problem}"
+        assert result.num_tokens > 0
 
 
 @pytest.mark.nightly

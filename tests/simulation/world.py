@@ -52,6 +52,11 @@ class Result:
 
 def run_seed(seed: int) -> Result:
     """Runs a seed."""
+    return run_plan(make_plan(seed), seed)
+
+
+def run_plan(plan: Plan, seed: int) -> Result:
+    """Runs a plan; what it does not say follows from the seed."""
     loop = VirtualLoop()
     trace = Trace(loop.time, LOOP_START_S)
     network = Network(loop, seed, trace)
@@ -59,7 +64,6 @@ def run_seed(seed: int) -> Result:
     digest, lines = "", trace.lines
     with _without_garbage_collection():
         asyncio.set_event_loop(loop)
-        plan = make_plan(seed)
         world = World(loop, network, trace, plan, seed)
         try:
             with surrounded(seed, plan.stream_entries, network, trace):
