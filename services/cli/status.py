@@ -21,6 +21,7 @@ from services.client.admin_results import (
 _DEGRADED = {
     "control_data": "the control data is older than its bound: nothing is reused",
     "registry": "the registry is out of reach: workers are those that were known, with old reports",
+    "renewals": "no worker renews its lease, which Redis may refuse them: those that were known and answer go on",
     "index": "the index is out of reach: routed by what was known of it",
     "limits": "what other routers use of tenants' limits is not known: this one keeps to its share",
 }

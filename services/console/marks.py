@@ -7,6 +7,7 @@ from services.client.admin_results import ClusterStatus, WorkerStatus
 _DEGRADED = {
     "control_data": "control data too old: nothing is reused",
     "registry": "registry out of reach: workers as last known",
+    "renewals": "no worker renews its lease: those that were known and answer go on",
     "index": "index out of reach: routed by what was known",
     "limits": "other routers' limits unknown: each keeps to its share",
 }
