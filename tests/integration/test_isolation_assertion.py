@@ -26,8 +26,8 @@ from services.loadtest.isolation.verdict import Outcome
 from tests.support.redis_servers import server_named
 from tests.support.router_host import ADMIN_TOKEN, MODEL, Cluster, running_cluster
 
-DELAYS = {"digest_step_s": 0.001, "digest_token_s": 0.0004}
-"""A prompt of 64 tokens takes 27 ms."""
+DELAYS = {"digest_step_s": 0.001, "digest_token_s": 0.0006}
+"""A prompt of 64 tokens takes 39 ms."""
 ALL = tuple(Variant)
 COARSE_LIMIT = 0.70
 """Few rounds, for a test of the test."""
@@ -95,6 +95,7 @@ async def test_tenants_that_are_isolated_pass_the_tighter_tests(
     assert found.verdict.outcome is Outcome.PASSED
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mute", [None, Mute])
 async def test_domains_without_the_tenant_are_found(
     request: pytest.FixtureRequest,
@@ -110,6 +111,7 @@ async def test_domains_without_the_tenant_are_found(
     assert found.verdict.outcome is Outcome.LEAK
 
 
+@pytest.mark.slow
 async def test_without_caching_nothing_can_be_told(
     request: pytest.FixtureRequest, valkey: EmbeddedValkey, tmp_path: Path
 ) -> None:
@@ -119,6 +121,7 @@ async def test_without_caching_nothing_can_be_told(
     assert found.verdict.outcome is Outcome.BLIND
 
 
+@pytest.mark.slow
 async def test_the_command_tells_by_its_status(
     request: pytest.FixtureRequest, valkey: EmbeddedValkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -126,7 +129,7 @@ async def test_the_command_tells_by_its_status(
     (tmp_path / "token").write_text(ADMIN_TOKEN)
     (tmp_path / "token").chmod(0o600)
     urls = server_named(request, "valkey").urls
-    async with running_cluster(urls, tmp_path / "router", [DELAYS]) as cluster:
+    async with running_cluster(urls, tmp_path / "router", [DELAYS, DELAYS]) as cluster:
         told = ["--address", cluster.router.address, "--admin-address", cluster.router.admin_address]
         told += ["--admin-token-file", str(tmp_path / "token"), "--auc-limit", "0.9"]
 

@@ -1,7 +1,7 @@
 """What both tenants do all the while in the variant under load: each sends requests of its own, half of them repeats.
 
-Between two requests a tenant pauses at random, twice as long on average as its last first request took, so that it
-computes a third of the time or less however fast the system is.
+Between two requests a tenant pauses at random, five times as long on average as its last first request took, so that it
+computes a sixth of the time or less however fast the system is.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from services.loadtest.isolation.samples import Party, Prober, Variant
 
 _KEPT_PROMPTS = 8
 """Of each tenant, that it repeats."""
-_PAUSE_FACTOR = 2.0
+_PAUSE_FACTOR = 5.0
 
 
 @asynccontextmanager
