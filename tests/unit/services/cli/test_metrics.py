@@ -146,7 +146,7 @@ def labelled(name: str, label: str) -> dict[str, float]:
 
 def test_what_is_lacking_has_a_sample_each() -> None:
     reasons = labelled("stemcache_degraded_reason", "reason")
-    assert reasons == {"control_data": 0, "registry": 1, "index": 1, "limits": 0}
+    assert reasons == {"control_data": 0, "registry": 1, "renewals": 0, "index": 1, "limits": 0}
 
 
 def test_lookups_are_told_by_who_answered() -> None:
