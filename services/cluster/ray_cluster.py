@@ -114,7 +114,9 @@ class RayCluster:
         left = self._find(spec.worker_id)  # by another launcher, or failed: its configuration may be old
         if left is not None and spec.fingerprint and left.fingerprint() == spec.fingerprint:
             _log.info("worker_taken_over", worker_id=spec.worker_id)
-            self._actors[spec.worker_id] = left
+            held = self._actors.get(spec.worker_id)
+            if held is None or held.handle != left.handle:  # the handle that made a local actor keeps it alive
+                self._actors[spec.worker_id] = left
             return
         if left is not None:
             self._end(spec.worker_id, left)
