@@ -25,7 +25,7 @@ from cache_store.index_stream import pack_events
 from cache_store.redis_keys import INCARNATIONS_KEY, blocks_key, changes_key, domains_key, mark_key
 from cache_store.redis_scripts import ScriptKind, load_script
 from cache_store.redis_session import CLAIM_SCHEMA, REDIS_ERRORS, Command, RedisSession, Reply
-from cache_store.redis_sweep import drop_incarnation, unlink_blocks
+from cache_store.redis_sweep import blank_mark, drop_incarnation, unlink_blocks
 
 LOOKUP_DEADLINE_S = 0.05
 WRITE_DEADLINE_S = 1.0
@@ -106,7 +106,7 @@ class RedisIndexWriter:
             for domain_tag, digests in blocks.items():
                 commands += _stores(incarnation, domain_tag, digests)
             for batch in _batches(commands):
-                await self._session.pipeline(batch, self._deadline_s)
+                await self._session.pipeline([blank_mark(incarnation), *batch], self._deadline_s)
             writing.mark += 1
             mark: Command = ("SET", mark_key(incarnation), writing.mark)
             await self._session.pipeline([mark, _entry(incarnation, "", writing.mark, b"")], self._deadline_s)

@@ -20,7 +20,7 @@ from cache_store.redis_keys import (
     mark_key,
     parse_current,
 )
-from cache_store.redis_session import RedisSession
+from cache_store.redis_session import Command, RedisSession
 
 MAX_KEYS_PER_COMMAND = 512
 SWEEP_DEADLINE_S = 1.0
@@ -57,12 +57,21 @@ async def drop_incarnation(session: RedisSession, incarnation: Incarnation, dead
 async def unlink_blocks(
     session: RedisSession, incarnation: Incarnation, more: Iterable[DomainTag], deadline_s: float
 ) -> None:
-    """Removes the blocks of an incarnation in the domains that it lists and in `more`, then the list."""
+    """Removes the blocks of an incarnation in the domains that it lists and in `more`, then the list.
+
+    A command that came too late for its caller may still be executed, after others: hence `blank_mark` before each.
+    """
     listed = await session.call(("SMEMBERS", domains_key(incarnation)), deadline_s)
     tags = {*(DomainTag(tag) for tag in _names(listed)), *more}
     for part in _parts(sorted(tags), MAX_KEYS_PER_COMMAND):
-        await session.call(("UNLINK", *(blocks_key(tag, incarnation) for tag in part)), deadline_s)
-    await session.call(("UNLINK", domains_key(incarnation)), deadline_s)
+        unlink: Command = ("UNLINK", *(blocks_key(tag, incarnation) for tag in part))
+        await session.pipeline([blank_mark(incarnation), unlink], deadline_s)
+    await session.pipeline([blank_mark(incarnation), ("UNLINK", domains_key(incarnation))], deadline_s)
+
+
+def blank_mark(incarnation: Incarnation) -> Command:
+    """Goes before what replaces blocks: an incarnation that finds its mark blank replaces its blocks once more."""
+    return ("SET", mark_key(incarnation), 0, "XX")
 
 
 async def _forget_workers(session: RedisSession, limit: int, deadline_s: float) -> None:

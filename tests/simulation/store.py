@@ -108,6 +108,8 @@ class Store:
                 ends_ms = self._now_ms() + int(words.pop(0))
             elif word == b"NX":
                 is_kept = self._find(key) is not None
+            elif word == b"XX":
+                is_kept = self._find(key) is None
             elif word == b"GET":
                 wants_old = True
             else:
