@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -500,6 +501,7 @@ def test_a_domain_is_removed_while_its_blocks_are_written(folder: Path) -> None:
     def remove_all() -> None:
         while not is_over.is_set():
             files.remove_domains((ONE.root,))
+            time.sleep(0.0002)  # so that writes come between, too
 
     remover = threading.Thread(target=remove_all)
     remover.start()
