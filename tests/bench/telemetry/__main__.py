@@ -2,174 +2,165 @@
 
 Two routers over the same workers, and two workers asked straight, each in a process of its own: one of each pair with
 metrics and tracing off, one with both on, scraped every second and sending spans to a collector. Token-digest runners
-without time of their own, so that only bookkeeping is measured. Both of a pair are asked in turn, in random order
-within a round. A ratio is that of one round's calls per second of processor time of the process (or per second), on
-against off; the median of all rounds is told, with the middle half of them.
+without time of their own, so that only bookkeeping is measured. Both of a pair are asked for a second each, in turn, in
+random order within a round. A ratio is that of one round's calls per second of processor time of the process (or per
+second), on against off; the median of all rounds is told, with the middle half of them. Two processes of one program
+differ by a per cent or two from start to start: so all are started anew several times, and hash as the others do.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import itertools
 import random
 import statistics
 import tempfile
-import time
-from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AsyncExitStack
-from dataclasses import asdict, dataclass, field
+from collections.abc import AsyncIterator, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import grpc
 import uvloop
-from stemcache.v1 import inference_pb2 as pb
-from stemcache.v1 import inference_pb2_grpc
-from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
 
 from cache_store.redis_registry import RedisRegistryReader
 from cache_store.redis_session import RedisSession
-from cache_store.registry import PROTOCOL_VERSION, WorkerRecord
-from cache_store.request_token import RequestClaims, sign
+from cache_store.registry import WorkerRecord
 from cache_store.telemetry.spans import TRACES_PER_S
-from cache_store.tokens import PackedTokens, pack
+from cache_store.tokens import pack
 from services.cluster.redis_roles import RoleUrls
 from services.cluster.valkey import EmbeddedValkey
 from services.tenants.directory import KnownTenant
 from services.tenants.master_key import cluster_key
 from tests.bench.machine import ROOT, conditions_line, machine, print_table, verdict, versions, write_json
 from tests.bench.router.processes import Listening, listening
-from tests.support.otlp_collector import collecting
+from tests.bench.telemetry.collector import Collector, counting
+from tests.bench.telemetry.measure import CONCURRENCY, Pair, Ratios, spread
+from tests.bench.telemetry.sides import WORKER_TOKENS, execute, generate, message_for
 from tests.support.router_host import MASTER, Tenant, eventually_async, operator_store, until_served
 from tests.support.scrapes import fetch
 
 MIN_RATIO = 0.97
-CONCURRENCY = 16
+ROUTER, WORKER = "router", f"worker, {WORKER_TOKENS} tokens each"
 SCRAPE_S = 1.0
-_TOKEN_S = 3_600.0
 _READY_S = 60.0
-_WORKER_TOKENS = 64
-
-
-@dataclass(slots=True)
-class Pair:
-    """One kind of process, off and on."""
-
-    name: str
-    calls: tuple[Callable[[], Awaitable[None]], Callable[[], Awaitable[None]]]
-    processes: tuple[Listening, Listening]
-    cpu_ratios: list[float] = field(default_factory=list)
-    rate_ratios: list[float] = field(default_factory=list)
+_WARM_S = 1.0
 
 
 def main() -> None:
     arguments = _arguments()
     before = machine()
-    with tempfile.TemporaryDirectory(prefix="sc-") as folder, EmbeddedValkey.start(Path(folder) / "valkey") as server:
-        pairs = uvloop.run(_run(arguments, server.urls, Path(folder)))
+    found = {ROUTER: Ratios(), WORKER: Ratios()}
+    for start in range(arguments.starts):
+        with (
+            tempfile.TemporaryDirectory(prefix="sc-") as folder,
+            EmbeddedValkey.start(Path(folder) / "valkey") as server,
+        ):
+            uvloop.run(_measure(arguments, server.urls, Path(folder), random.Random(start), found))
     after = machine()
-    print_table(
-        ("on against off", "calls per core", "middle half", "calls/s", "middle half"),
-        [(pair.name, *_cells(pair.cpu_ratios), *_cells(pair.rate_ratios)) for pair in pairs],
-    )
-    for pair in pairs:
-        ratio = statistics.median(pair.cpu_ratios)
-        print(f"  {pair.name}, calls per core >= {MIN_RATIO:g}: {ratio:.3f}, {verdict(-ratio, -MIN_RATIO)}")
+    _print(found)
     print(
-        f"{conditions_line(before, after)}; {arguments.rounds} rounds of {arguments.calls} calls each, {CONCURRENCY} "
-        f"at once, {arguments.tokens} prompt tokens, at most {arguments.traces_per_s} traces a second"
+        f"{conditions_line(before, after)}; {arguments.starts} starts of {arguments.rounds} rounds of "
+        f"{arguments.seconds:g} s for each, {CONCURRENCY} at once, {arguments.tokens} prompt tokens, at most "
+        f"{arguments.traces_per_s} traces a second"
     )
     document = {
         "before": before,
         "after": after,
         "versions": versions("grpcio", "uvloop", "opentelemetry-sdk"),
         "settings": {name: str(value) for name, value in vars(arguments).items()},
-        "ratios": {pair.name: {"cpu": pair.cpu_ratios, "rate": pair.rate_ratios} for pair in pairs},
+        "concurrency": CONCURRENCY,
+        "min_ratio": MIN_RATIO,
+        "ratios": {name: {"cpu": each.cpu, "rate": each.rate} for name, each in found.items()},
+        "calls_per_s_off": {name: _rate(each) for name, each in found.items()},
+        "raw": {name: [asdict(moment) for moment in (*each.off, *each.on)] for name, each in found.items()},
     }
     write_json(arguments.json, document)
     print(f"JSON: {arguments.json}")
 
 
+def _print(found: dict[str, Ratios]) -> None:
+    print_table(
+        ("on against off", "calls per core", "middle half", "calls/s", "middle half", "calls/s off"),
+        [(name, *_cells(each.cpu), *_cells(each.rate), f"{_rate(each):,.0f}") for name, each in found.items()],
+    )
+    for name, each in found.items():
+        for what, ratios in (("calls per core", each.cpu), ("calls/s", each.rate)):
+            ratio = statistics.median(ratios)
+            print(f"  {name}, {what} >= {MIN_RATIO:g}: {ratio:.3f}, {verdict(-ratio, -MIN_RATIO)}")
+
+
 def _cells(ratios: Sequence[float]) -> tuple[str, str]:
-    low, _, high = statistics.quantiles(ratios, n=4)
-    return f"{statistics.median(ratios):.3f}", f"{low:.3f}-{high:.3f}"
+    middle, low, high = spread(ratios)
+    return f"{middle:.3f}", f"{low:.3f}-{high:.3f}"
 
 
-async def _run(arguments: argparse.Namespace, urls: RoleUrls, folder: Path) -> list[Pair]:
+def _rate(ratios: Ratios) -> float:
+    return statistics.median(moment.calls / moment.took_s for moment in ratios.off)
+
+
+async def _measure(
+    arguments: argparse.Namespace, urls: RoleUrls, folder: Path, order: random.Random, found: dict[str, Ratios]
+) -> None:
+    """One start of all processes, and its rounds."""
     async with AsyncExitStack() as stack:
-        collector = await stack.enter_async_context(collecting())
-        sights: tuple[dict[str, Any], ...] = (
-            {},
-            {"metrics": True, "otlp": collector.endpoint, "traces_per_s": arguments.traces_per_s},
-        )
-        store = await stack.enter_async_context(operator_store(urls))
-        tenant = await store.create_tenant("acme")
-        key = (await store.create_key("acme")).value.text
-        base = {"redis_url": urls.worker, "cluster_key": cluster_key(MASTER).hex()}
-        workers, routers = [], []
-        for number, sight in enumerate(sights):
-            told = base | sight | {"worker_id": f"worker-{number}"}
-            workers.append(await stack.enter_async_context(listening("tests.bench.telemetry.worker_process", told)))
-            told = {"urls": asdict(urls), "folder": str(folder / f"router-{number}")} | sight
-            routers.append(await stack.enter_async_context(listening("tests.bench.router.router_process", told)))
-        records = await _records(urls, len(workers))
-        known = KnownTenant(tenant.value, tenant.state.generation)
-        prompt = pack(random.Random(0).randrange(2, 32_000) for _ in range(arguments.tokens))
-        generating = [await stack.enter_async_context(grpc.aio.insecure_channel(each.address)) for each in routers]
-        executing = [await stack.enter_async_context(grpc.aio.insecure_channel(each.address)) for each in workers]
-        for channel in generating:
-            await until_served(Tenant("acme", key, channel), len(workers))
-        pairs = [
-            Pair("router", tuple(_generate(channel, key, prompt) for channel in generating), tuple(routers)),
-            Pair(
-                f"worker, {_WORKER_TOKENS} tokens each",
-                tuple(
-                    _execute(channel, _message(_record_of(records, each), known, prompt))
-                    for channel, each in zip(executing, workers, strict=True)
-                ),
-                tuple(workers),
-            ),
-        ]
-        scraping = asyncio.create_task(_scrape([workers[1], routers[1]]))
+        collector = await stack.enter_async_context(counting())
+        pairs = await _pairs(arguments, urls, folder, collector, stack)
+        shown = [pair.processes[1] for pair in pairs]
+        await stack.enter_async_context(_scraping(shown))
         for pair in pairs:
-            await _measure(pair, arguments.rounds, arguments.calls if pair.name == "router" else arguments.worker_calls)
-        scraping.cancel()
-        return pairs
+            await pair.warm(_WARM_S)
+        for _ in range(arguments.rounds):
+            for pair in pairs:
+                await pair.round(order, arguments.seconds, found[pair.name])
+        if not collector.num_bytes:
+            raise RuntimeError("no spans came: it is not what was to be measured")
 
 
-async def _measure(pair: Pair, num_rounds: int, num_calls: int) -> None:
-    order = random.Random(1)
-    for call in pair.calls:
-        await _load(call, num_calls // 4)
-    for _ in range(num_rounds):
-        found: dict[int, tuple[float, float]] = {}
-        for side in order.sample((0, 1), 2):
-            cpu_s, began_s = pair.processes[side].cpu_s(), time.perf_counter()
-            await _load(pair.calls[side], num_calls)
-            took_s, used_s = time.perf_counter() - began_s, pair.processes[side].cpu_s() - cpu_s
-            found[side] = (num_calls / used_s, num_calls / took_s)
-        pair.cpu_ratios.append(found[1][0] / found[0][0])
-        pair.rate_ratios.append(found[1][1] / found[0][1])
+async def _pairs(
+    arguments: argparse.Namespace, urls: RoleUrls, folder: Path, collector: Collector, stack: AsyncExitStack
+) -> tuple[Pair, Pair]:
+    seen = {"metrics": True, "otlp": collector.endpoint, "traces_per_s": arguments.traces_per_s}
+    sights: tuple[dict[str, Any], ...] = ({}, seen)
+    store = await stack.enter_async_context(operator_store(urls))
+    tenant = await store.create_tenant("acme")
+    key = (await store.create_key("acme")).value.text
+    base = {"redis_url": urls.worker, "cluster_key": cluster_key(MASTER).hex()}
+    workers, routers = [], []
+    for number, sight in enumerate(sights):
+        told = base | sight | {"worker_id": f"worker-{number}"}
+        workers.append(await stack.enter_async_context(listening("tests.bench.telemetry.worker_process", told)))
+        told = {"urls": asdict(urls), "folder": str(folder / f"router-{number}")} | sight
+        routers.append(await stack.enter_async_context(listening("tests.bench.router.router_process", told)))
+    records = await _records(urls, len(workers))
+    known = KnownTenant(tenant.value, tenant.state.generation)
+    prompt = pack(random.Random(0).randrange(2, 32_000) for _ in range(arguments.tokens))
+    generating = [await stack.enter_async_context(grpc.aio.insecure_channel(each.address)) for each in routers]
+    executing = [await stack.enter_async_context(grpc.aio.insecure_channel(each.address)) for each in workers]
+    for channel in generating:
+        await until_served(Tenant("acme", key, channel), len(workers))
+    messages = [message_for(_record_of(records, each), known, prompt) for each in workers]
+    off, on = (generate(channel, key, prompt) for channel in generating)
+    router = Pair(ROUTER, (off, on), (routers[0], routers[1]))
+    pairs = zip(executing, messages, strict=True)
+    off, on = (execute(channel, message, arguments.traces_per_s) for channel, message in pairs)
+    return router, Pair(WORKER, (off, on), (workers[0], workers[1]))
 
 
-async def _load(call: Callable[[], Awaitable[None]], num_calls: int) -> None:
-    left = iter(range(num_calls))
+@asynccontextmanager
+async def _scraping(processes: Sequence[Listening]) -> AsyncIterator[None]:
+    async def scrape() -> None:
+        while True:
+            for process in processes:
+                await fetch(process.metrics_address)
+            await asyncio.sleep(SCRAPE_S)
 
-    async def caller() -> None:
-        for _ in left:
-            await call()
-
-    async with asyncio.TaskGroup() as tasks:
-        for _ in range(CONCURRENCY):
-            tasks.create_task(caller())
-
-
-async def _scrape(processes: Sequence[Listening]) -> None:
-    while True:
-        for process in processes:
-            await fetch(process.metrics_address)
-        await asyncio.sleep(SCRAPE_S)
+    task = asyncio.create_task(scrape())
+    yield
+    if task.done():
+        task.result()
+    task.cancel()
 
 
 async def _records(urls: RoleUrls, number: int) -> list[WorkerRecord]:
@@ -189,61 +180,12 @@ def _record_of(records: Sequence[WorkerRecord], process: Listening) -> WorkerRec
     return next(record for record in records if record.address == process.address)
 
 
-def _generate(channel: grpc.aio.Channel, key: str, prompt: PackedTokens) -> Callable[[], Awaitable[None]]:
-    stub: Any = inference_pb2_grpc.InferenceServiceStub(channel)
-    metadata = (("authorization", f"Bearer {key}"),)
-    sampling = pb.SamplingParams(max_tokens=1, ignore_eos=True)
-    asked = pb.GenerateRequest(prompt=pb.Prompt(token_ids=pb.TokenIds(packed=prompt)), sampling_params=sampling)
-    request = pb.GenerateStreamRequest(request=asked)
-
-    async def call() -> None:
-        async for _ in stub.GenerateStream(request, timeout=60, metadata=metadata):
-            pass
-
-    return call
-
-
-def _message(worker: WorkerRecord, known: KnownTenant, prompt: PackedTokens) -> worker_pb2.ExecuteRequest:
-    claims = RequestClaims(
-        domain=known.domain("", worker.model, worker.kv_format),
-        request_id="bench",
-        incarnation=worker.incarnation,
-        expires_unix_s=time.time() + _TOKEN_S,
-        fence_order=known.tenant.fence.order,
-        control_generation=known.generation,
-    )
-    return worker_pb2.ExecuteRequest(
-        protocol_version=PROTOCOL_VERSION,
-        request_token=sign(cluster_key(MASTER), claims),
-        prompt=prompt,
-        sampling=worker_pb2.TokenSampling(top_p=1.0, max_tokens=_WORKER_TOKENS, n=1),
-        cache_mode=pb.CachePolicy.MODE_READ_WRITE,
-    )
-
-
-def _execute(channel: grpc.aio.Channel, message: worker_pb2.ExecuteRequest) -> Callable[[], Awaitable[None]]:
-    """As routers send them: of those that a router traces, ten a second, the trace's context comes along."""
-    stub: Any = worker_pb2_grpc.WorkerServiceStub(channel)
-    numbers = itertools.count()
-    traced_s = [0.0]
-
-    async def call() -> None:
-        metadata = None
-        if (now_s := time.monotonic()) - traced_s[0] >= 1 / TRACES_PER_S:
-            traced_s[0] = now_s
-            metadata = (("traceparent", f"00-{next(numbers) + 1:032x}-{1:016x}-01"),)
-        async for _ in stub.Execute(message, timeout=60, metadata=metadata):
-            pass
-
-    return call
-
-
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.telemetry", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=12)
-    parser.add_argument("--calls", type=int, default=1_200, help="of each router in a round")
-    parser.add_argument("--worker-calls", type=int, default=250, help="of each worker in a round")
-    parser.add_argument("--tokens", type=int, default=512)
+    parser.add_argument("--starts", type=int, default=3, help="times that all processes are started")
+    parser.add_argument("--rounds", type=int, default=8, help="of each start")
+    parser.add_argument("--seconds", type=float, default=1.0, help="that each process is asked in a round")
+    parser.add_argument("--tokens", type=int, default=512, help="of each prompt")
     parser.add_argument("--traces-per-s", type=int, default=TRACES_PER_S)
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "bench-telemetry.json")
     return parser.parse_args()
