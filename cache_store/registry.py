@@ -62,6 +62,8 @@ class WorkerLoad:
     """Of its window groups."""
     peers: PeerCounts = NO_PEERS
     """Given to other workers and taken from them."""
+    recent_prefill_tokens: int = 0
+    """Computed lately, of which old ones count less: what the cache took in. All routers break ties by it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -162,6 +162,7 @@ def _read(values: _Fields) -> WorkerRecord:
             tiers=tuple(_read_tier(each) for each in load.objects("tiers", len(TierKind))),
             audit=_read_audit(load.nested("audit")),
             peers=_read_peers(load.nested("peers")),
+            recent_prefill_tokens=load.count("recent_prefill_tokens", 0),
             windows=tuple(_read_window(each) for each in load.objects("windows", MAX_WINDOWS_TOLD)),
         ),
         quota_generation=values.count("quota_generation"),

@@ -74,7 +74,7 @@ class Engine:
         """How often tenants would hit with more or less room."""
         self.pins = PinTable(self._pool, geometry.block_size, clock)
         """Prefixes that tenants keep from eviction."""
-        self._prefill_rate = RateMeter()
+        self._prefill_rate = RateMeter(clock)
         self._swap = Swap(
             self._pool, geometry.block_size, runner.transfers.block_bytes, self._prefill_rate, peers or NoPeers(), clock
         )

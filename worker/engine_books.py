@@ -66,6 +66,7 @@ def load_of(
         waiting_requests=0,
         queued_prefill_tokens=queued_tokens(scheduler),
         prefill_tokens_per_s=rate.tokens_per_s,
+        recent_prefill_tokens=rate.recent_tokens,
         used_blocks=pool.num_used,
         tiers=() if pool.lower is None else pool.lower.loads(),
         windows=pool.windows.loads(),

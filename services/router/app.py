@@ -7,7 +7,6 @@ let what runs end within its time, then close.
 from __future__ import annotations
 
 import asyncio
-import random
 import uuid
 from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -263,7 +262,7 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     calls = Concurrency("concurrent calls", limits.max_calls, limits.max_calls_per_tenant)
     results, records, router_id = KeptResults(clock, ResultBounds()), RequestRecords(), uuid.uuid4().hex
     table = RequestTable(clock, places, results)
-    dispatcher = Dispatcher(pool, view, tokenizers, cluster_key(master), clock, random.SystemRandom(), speculations)
+    dispatcher = Dispatcher(pool, view, tokenizers, cluster_key(master), clock, speculations)
     shared = ClusterLimits(RedisLimitStore(session), RouterId(router_id), clock)
     generations = Generations(planner, dispatcher, table, records, shared, status_name, limits.max_request_s, clock)
     counted = watch_requests(generations, directory, settings, stack)

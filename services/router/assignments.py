@@ -5,7 +5,6 @@ A report is up to a second old, and a worker reports between its steps only: a r
 
 from __future__ import annotations
 
-import math
 from collections import deque
 from dataclasses import dataclass
 
@@ -15,9 +14,6 @@ from cache_store.registry import RENEW_S, WorkerLoad
 
 REPORT_LAG_S = 2 * RENEW_S
 """A report that is read now may have been made that long ago."""
-
-RECENT_S = 60.0
-"""After so long, a token that was sent to be computed counts 1/e as recent."""
 
 _SMOOTHING = 0.2
 
@@ -96,15 +92,12 @@ class Assignments:
         self._clock = clock
         self._at: dict[Incarnation, _AtWorker] = {}
         self._request_s: dict[Incarnation, float] = {}
-        self._recent_tokens: dict[Incarnation, tuple[float, float]] = {}
-        """How many, and when that was so."""
 
     def add(self, incarnation: Incarnation, prefill_tokens: int) -> Assignment:
         """Notes a request."""
         assignment = Assignment(self, incarnation, prefill_tokens, self._clock.monotonic_s())
         at = self._at.setdefault(incarnation, _AtWorker())
         at.note_sent(assignment)
-        self._recent_tokens[incarnation] = (self.recent_tokens(incarnation) + prefill_tokens, assignment.sent_s)
         return assignment
 
     def pending(self, incarnation: Incarnation, report: WorkerLoad) -> Pending:
@@ -122,11 +115,6 @@ class Assignments:
     def request_s(self, incarnation: Incarnation) -> float:
         """Usual seconds from a request's first token to its end; 0 before the first."""
         return self._request_s.get(incarnation, 0.0)
-
-    def recent_tokens(self, incarnation: Incarnation) -> float:
-        """Sent there to be computed, of which old ones count less: about what its cache took in lately."""
-        tokens, at_s = self._recent_tokens.get(incarnation, (0.0, 0.0))
-        return tokens * math.exp((at_s - self._clock.monotonic_s()) / RECENT_S) if tokens else 0.0
 
     def note_prefilled(self, assignment: Assignment) -> None:
         """Nothing of its prompt is left to be computed."""
@@ -154,4 +142,3 @@ class Assignments:
         """The worker is gone; assignments to it may still be ended."""
         self._at.pop(incarnation, None)
         self._request_s.pop(incarnation, None)
-        self._recent_tokens.pop(incarnation, None)

@@ -6,8 +6,6 @@ Before the first token it begins anew. After it another worker goes on with what
 
 from __future__ import annotations
 
-import random
-
 import structlog
 from stemcache.worker.v1 import worker_pb2
 
@@ -54,7 +52,6 @@ class Dispatcher:
         tokenizers: Tokenizers,
         cluster_key: bytes,
         clock: Clock,
-        rng: random.Random,
         speculations: Speculations,
     ) -> None:
         self._pool = pool
@@ -62,7 +59,6 @@ class Dispatcher:
         self._tokenizers = tokenizers
         self._cluster_key = cluster_key
         self._clock = clock
-        self._rng = rng
         self._speculations = speculations
 
     async def run(self, job: Job, take: Take) -> None:
@@ -151,13 +147,15 @@ class Dispatcher:
             excluded=tried,
             part=job.plan.part,
             affinity=job.plan.affinity,
+            prompt_affinity=job.plan.prompt_affinity,
+            is_strict=job.plan.part.share.is_strict,
             heat=job.plan.heat,
         )
         formats = job.plan.domains if kv_format is None else (kv_format,)
         served = job.plan.model.views(self._view.snapshot())
         views = [view for view in served if view.record.kv_format in formats]
         try:
-            choice = choose(views, job.plan.matched_tokens, request, self._rng)
+            choice = choose(views, job.plan.matched_tokens, request)
         except (UnavailableError, InvalidRequestError):
             if tried:
                 return None

@@ -23,7 +23,7 @@ from services.router.outage import Outage
 from services.router.outlook import Outlook, OutlookMaker, Outlooks
 from services.router.pool_parts import PoolParts
 from services.router.registry_view import RegistryView
-from services.router.rendezvous import Affinity, affinity
+from services.router.rendezvous import Affinity, affinity, of_prompt
 from services.router.room import answer_room
 from services.router.served_models import ServedModel, ServedModels
 from services.router.speculations import Speculations
@@ -60,8 +60,10 @@ class Plan:
     degraded: bool
     part: PoolPart
     """What the tenant may have of each worker's pool."""
-    affinity: Affinity | None
-    """Of a strict tenant's request; None: routed by cost."""
+    affinity: Affinity
+    """What it has in common with requests that share its prefix."""
+    prompt_affinity: Affinity
+    """What it has in common with requests for the same prompt."""
     heat: float
     """Requests that lately began with what is held of this one."""
 
@@ -140,7 +142,8 @@ class Planner:
             outlooks=Outlooks(cache_mode, is_stale, found.outlooks),
             degraded=is_stale or not (found.is_current and self._view.is_reachable and self._view.is_renewed),
             part=part,
-            affinity=_affinity(tenant, spec, prompt) if part.share.is_strict else None,
+            affinity=_affinity(tenant, spec, prompt),
+            prompt_affinity=of_prompt(prompt),
             heat=found.heat,
         )
 

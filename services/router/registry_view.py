@@ -124,7 +124,6 @@ class RegistryView:
                     pending_prefill_tokens=pending.prefill_tokens,
                     pending_requests=pending.requests,
                     request_s=self._assignments.request_s(incarnation),
-                    recent_tokens=self._assignments.recent_tokens(incarnation),
                 )
             )
         return tuple(views)

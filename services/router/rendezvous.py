@@ -17,6 +17,8 @@ import hashlib
 from collections.abc import Iterable
 from typing import NewType
 
+import xxhash
+
 from cache_store.domain import TenantId
 from cache_store.encoding import encode
 from cache_store.registry import WorkerId
@@ -24,6 +26,8 @@ from cache_store.tokens import PackedTokens, count, part
 
 Affinity = NewType("Affinity", bytes)
 """What requests have in common that belong on the same worker."""
+
+NO_AFFINITY = Affinity(b"")
 
 AFFINITY_TOKENS = 1_024
 
@@ -35,9 +39,19 @@ def affinity(tenant: TenantId, partition: str, session_id: str, prompt: PackedTo
     return Affinity(_hash(encode(tenant, partition, "prefix", part(prompt, 0, _common_tokens(count(prompt))))))
 
 
+def of_prompt(prompt: PackedTokens) -> Affinity:
+    """Of requests for the very same prompt only."""
+    return Affinity(xxhash.xxh3_128_digest(prompt))
+
+
 def in_order(common: Affinity, workers: Iterable[WorkerId]) -> list[WorkerId]:
     """The workers, first choice first. By their stable names: one that restarts keeps its requests."""
-    return sorted(workers, key=lambda worker: (_hash(encode(common, worker)), worker), reverse=True)
+    return sorted(workers, key=lambda worker: (weight(common, worker), worker), reverse=True)
+
+
+def weight(common: Affinity, worker: WorkerId) -> int:
+    """A worker's number for such requests: the largest is first."""
+    return xxhash.xxh3_64_intdigest(common + worker.encode())
 
 
 def _common_tokens(prompt_tokens: int) -> int:

@@ -5,9 +5,10 @@ first token, and once more RECOMPUTE_WEIGHT x the seconds that a usual worker ne
 are added to that:
 
 * Minimum match: cached tokens that are few count as none, so that a common first block binds nobody to a busy worker.
-* Ties: of the workers that cost the same two are drawn, so that routers that see the same do not all choose the same.
-  The one with fewer requests is taken, or else the one that was sent fewer tokens to compute lately: its cache is under
-  less pressure. (Chat on 8 workers, three seeds: an imbalance of 1.023 on average, without this 1.046.)
+* Ties: of the workers that cost the same two are drawn by what the request asks, so that routers that see the same send
+  equal prompts to the same worker and others elsewhere; where nobody has anything of it, by its beginning, so that what
+  begins alike comes together. The one with fewer requests is taken, or else the one that computed fewer tokens lately:
+  its cache is under less pressure.
 * Replication: what others will reuse is not computed for this request alone. The more requests have lately begun with
   what the best holder has, for each worker that has it, the less counts the computing of a copy. Then a queue at all
   holders soon makes another one; without a queue, or once there are enough of them, there is none.
@@ -18,8 +19,8 @@ the cost. The terms of every candidate are part of the result. Knows no index, n
 
 from __future__ import annotations
 
+import heapq
 import math
-import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
@@ -29,7 +30,7 @@ from cache_store.errors import UnavailableError
 from cache_store.index import Incarnation
 from cache_store.quota import WHOLE_POOL, PoolPart
 from cache_store.registry import RENEW_S, WorkerId, WorkerRecord
-from services.router.rendezvous import Affinity, in_order
+from services.router.rendezvous import NO_AFFINITY, Affinity, in_order, weight
 from services.router.room import Extent, fits, too_large
 
 RECOMPUTE_WEIGHT = 16.0
@@ -84,8 +85,6 @@ class WorkerView:
     """Sent by this router and not in the report."""
     request_s: float
     """Usual seconds of a request from its first step to its end; 0 before the first."""
-    recent_tokens: float = 0.0
-    """Sent there lately by this router to be computed; old ones count less."""
 
 
 class RouteRule(StrEnum):
@@ -113,8 +112,12 @@ class RouteRequest:
     """Already tried."""
     part: PoolPart = WHOLE_POOL
     """What its tenant may have of each worker's pool."""
-    affinity: Affinity | None = None
-    """Of a strict tenant's request; None: the least cost decides."""
+    affinity: Affinity = NO_AFFINITY
+    """What it has in common with those that share its prefix."""
+    prompt_affinity: Affinity = NO_AFFINITY
+    """What it has in common with those that have the same prompt."""
+    is_strict: bool = False
+    """Of a strict tenant: the affinity decides, instead of the least cost."""
     heat: float = 0.0
     """Requests that lately began with what the best holder has of this one."""
 
@@ -163,7 +166,6 @@ def choose(
     workers: Sequence[WorkerView],
     matched_tokens: Mapping[Incarnation, int],
     request: RouteRequest,
-    rng: random.Random,
     tuning: RouteTuning = TUNING,
 ) -> RouteChoice:
     """The best worker for `request`.
@@ -182,7 +184,7 @@ def choose(
     if not candidates:
         raise UnavailableError(f"no worker of model {request.model!r} can take the request now", RENEW_S)
     costs = _Costs(candidates, matched_tokens, request, tuning)
-    return costs.cheapest(rng) if request.affinity is None else costs.first(request.affinity)
+    return costs.in_order_of_affinity() if request.is_strict else costs.cheapest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,9 +200,9 @@ class _Candidate:
         load = self.view.record.load
         return load.running_requests + load.waiting_requests + self.view.pending_requests
 
-    def busyness(self) -> tuple[int, float]:
+    def busyness(self) -> tuple[int, int]:
         """Requests, and of as many the tokens computed lately: a cache that takes in less keeps for longer."""
-        return (self.num_requests, self.view.recent_tokens)
+        return (self.num_requests, self.view.record.load.recent_prefill_tokens)
 
 
 class _Costs:
@@ -225,19 +227,23 @@ class _Costs:
         self._sharers = max(1.0, request.heat / counted.count(self._most))
         self._candidates = [self._candidate(*each) for each in zip(candidates, matched, counted, strict=True)]
 
-    def cheapest(self, rng: random.Random) -> RouteChoice:
+    def cheapest(self) -> RouteChoice:
         """By cost."""
         ordered = sorted(self._candidates, key=lambda each: each.term.cost)
         best = ordered[0]
         tied = [each for each in ordered if _is_same(each.term, best.term)]
-        chosen = min(rng.sample(tied, 2), key=_Candidate.busyness) if len(tied) > 1 else best
+        chosen = min(self._drawn(tied), key=_Candidate.busyness) if len(tied) > 1 else best
         terms = (chosen.term, *(each.term for each in ordered if each is not chosen))
         return RouteChoice(chosen.view.record, terms, self._rule(chosen, len(tied)))
 
-    def first(self, affinity: Affinity) -> RouteChoice:
-        """By the order of a strict tenant's request."""
+    def _drawn(self, tied: list[_Candidate]) -> list[_Candidate]:
+        affinity = self._request.prompt_affinity if self._most else self._request.affinity
+        return heapq.nlargest(2, tied, key=lambda each: weight(affinity, each.term.worker_id))
+
+    def in_order_of_affinity(self) -> RouteChoice:
+        """Of a strict tenant's request."""
         by_worker = {each.term.worker_id: each for each in self._candidates}
-        ordered = [by_worker[worker_id] for worker_id in in_order(affinity, by_worker)]
+        ordered = [by_worker[worker_id] for worker_id in in_order(self._request.affinity, by_worker)]
         return RouteChoice(ordered[0].view.record, tuple(each.term for each in ordered), RouteRule.AFFINITY)
 
     def _rule(self, chosen: _Candidate, num_tied: int) -> RouteRule:

@@ -274,8 +274,8 @@ MUTANTS = (
         "strict-by-cost",
         "strict tenants are routed by load as all others",
         "services/router/routing.py",
-        "return costs.cheapest(rng) if request.affinity is None else costs.first(request.affinity)",
-        "return costs.cheapest(rng)",
+        "return costs.in_order_of_affinity() if request.is_strict else costs.cheapest()",
+        "return costs.cheapest()",
         "tests/property/test_strict_routing.py::test_neither_load_nor_index_changes_the_choice",
     ),
     Mutant(

@@ -197,8 +197,7 @@ class RouterInstance:
         reader = RedisRegistryReader(session)
         view = self.view = RegistryView(reader, clock, tokenizers.digests(), pool.lose, pool.is_there)
         departures = Departures(clock)
-        rng = random.Random(self._seed)
-        replica = IndexReplica(*rng.choice(COPY_BOUNDS))
+        replica = IndexReplica(*random.Random(self._seed).choice(COPY_BOUNDS))
         index = self.index = ReplicaIndexReader(
             session, RedisIndexReader(session), view.incarnations, clock, departures, replica
         )
@@ -208,7 +207,7 @@ class RouterInstance:
         places = Concurrency("concurrent requests", 1_000, 1_000)
         table = self.table = RequestTable(clock, places, KeptResults(clock, ResultBounds()))
         records = self.records = RequestRecords()
-        dispatcher = Dispatcher(pool, view, tokenizers, key, clock, rng, speculations)
+        dispatcher = Dispatcher(pool, view, tokenizers, key, clock, speculations)
         limits = ClusterLimits(MemoryLimitStore(clock), RouterId(self.process.name), clock)
         generations = Generations(planner, dispatcher, table, records, limits, status_name, MAX_REQUEST_S, clock)
         operator = OperatorView("not used in simulations", records)

@@ -32,7 +32,7 @@ class Ours:
         rng: random.Random,
     ) -> RouteChoice:
         asked = request if self.is_hot_known else replace(request, heat=0.0)
-        return choose(views, matched, asked, rng, self.tuning)
+        return choose(views, matched, asked, self.tuning)
 
 
 def _by(
@@ -43,7 +43,7 @@ def _by(
     rng: random.Random,
 ) -> RouteChoice:
     """The worker whose term has the least `key`; ties are random."""
-    choice = choose(views, matched, request, rng)
+    choice = choose(views, matched, request)
     least = min(map(key, choice.terms))
     chosen = rng.choice([term for term in choice.terms if key(term) == least])
     record = next(view.record for view in views if view.record.worker_id == chosen.worker_id)

@@ -21,6 +21,7 @@ from cache_store.replay.trace import Trace, TraceRequest
 from services.router.assignments import Assignment, Assignments
 from services.router.heat import PrefixHeat
 from services.router.peer_hints import find_peer
+from services.router.rendezvous import AFFINITY_TOKENS, Affinity
 from services.router.routing import RouteRequest, WorkerView
 from services.router.speculations import Speculation, Speculations
 from tests.bench.cluster.rules import Rule
@@ -128,7 +129,16 @@ class Cluster:
         last_held = digests[(num_held - 1) * DIGEST_BYTES : num_held * DIGEST_BYTES]
         heat = self._heat.note(self._tag, last_held) if num_held else 0.0
         tokens = max(request.prompt_tokens, 1 + (request.num_blocks - 1) * self._block_tokens)
-        asked = RouteRequest(MODEL, tokens, 1, 1, frozenset(), heat=heat)
+        asked = RouteRequest(
+            MODEL,
+            tokens,
+            1,
+            1,
+            frozenset(),
+            affinity=self._affinity(digests),
+            prompt_affinity=Affinity(digests[-DIGEST_BYTES:]),
+            heat=heat,
+        )
         views = self._views()
         choice = self._rule(views, matched, asked, self._rng)
         term = choice.terms[0]
@@ -140,6 +150,12 @@ class Cluster:
         hint = find_peer(choice, views, matched, frozenset())
         worker.submit(number, self._domain, request, hint and self._workers[hint.worker.incarnation])
         self._wake(worker)
+
+    def _affinity(self, digests: bytes) -> Affinity:
+        """As the router's, of whole blocks."""
+        num_full = len(digests) // DIGEST_BYTES
+        num_blocks = min(AFFINITY_TOKENS // self._block_tokens, 1 << (num_full.bit_length() - 1))
+        return Affinity(digests[(num_blocks - 1) * DIGEST_BYTES : num_blocks * DIGEST_BYTES])
 
     def _views(self) -> list[WorkerView]:
         views = []
@@ -153,7 +169,6 @@ class Cluster:
                     pending_prefill_tokens=pending.prefill_tokens,
                     pending_requests=pending.requests,
                     request_s=self._assignments.request_s(incarnation),
-                    recent_tokens=self._assignments.recent_tokens(incarnation),
                 )
             )
         return views

@@ -24,6 +24,7 @@ from cache_store.replay.trace import TraceRequest
 from cache_store.tiers import Granted
 from cache_store.tokens import TOKEN_BYTES, PackedTokens
 from worker.digest_runner import digest_model
+from worker.rate import RateMeter
 
 MODEL = "token-digest"
 STEP_S = 0.005
@@ -88,6 +89,7 @@ class SimWorker:
         self.is_busy = False
         self._size = size
         self._pool = BlockPool(_GEOMETRY, size.num_blocks, clock, policy=policy_maker(size.policy))
+        self._rate = RateMeter(clock)
         self._queue: deque[_Waiting] = deque()
         self._num_queued = 0
         """Tokens that wait and are not cached, as far as that was known when they came."""
@@ -153,6 +155,7 @@ class SimWorker:
         seconds = STEP_S + computed_tokens / self._size.tokens_per_s
         if fetched_tokens:
             seconds += fetched_tokens / (self._size.fetch_speed * self._size.tokens_per_s)
+        self._rate.add(computed_tokens, seconds)
         return Prefill(waiting.number, seconds, hit_tokens + fetched_tokens, changes)
 
     def _num_fetched(self, waiting: _Waiting, num_hit: int) -> int:
@@ -170,6 +173,7 @@ class SimWorker:
             running_requests=int(self.is_busy),
             waiting_requests=len(self._queue),
             queued_prefill_tokens=self._num_queued,
+            recent_prefill_tokens=self._rate.recent_tokens,
         )
         return replace(self._record, load=load)
 

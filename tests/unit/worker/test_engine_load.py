@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
+from cache_store.clock import ManualClock
 from tests.support.engines import Bench, sampling
 from worker.digest_runner import Durations
 from worker.engine_config import EngineConfig
-from worker.rate import RateMeter
+from worker.rate import RECENT_S, RateMeter
 
 
 def test_times_of_a_request() -> None:
@@ -54,7 +57,7 @@ def test_the_prefill_rate_is_that_of_the_clock_and_decoding_does_not_change_it()
 
 
 def test_the_rate_follows_a_change_and_weighs_by_tokens() -> None:
-    meter = RateMeter()
+    meter = RateMeter(ManualClock())
     assert meter.tokens_per_s == 0
     meter.add(4_000, 4.0)
     meter.add(1, 1.0)
@@ -66,7 +69,25 @@ def test_the_rate_follows_a_change_and_weighs_by_tokens() -> None:
 
 @pytest.mark.parametrize(("num_tokens", "seconds"), [(0, 1.0), (5, 0.0)])
 def test_what_says_nothing_about_the_rate_is_left_out(num_tokens: int, seconds: float) -> None:
-    meter = RateMeter()
+    meter = RateMeter(ManualClock())
     meter.add(10, 1.0)
     meter.add(num_tokens, seconds)
     assert meter.tokens_per_s == 10.0
+
+
+def test_what_was_computed_counts_less_the_older_it_is() -> None:
+    clock = ManualClock()
+    meter = RateMeter(clock)
+    assert meter.recent_tokens == 0
+    meter.add(10_000, 1.0)
+    clock.advance(RECENT_S)
+    assert meter.recent_tokens == round(10_000 / math.e)
+    meter.add(5_000, 1.0)
+    clock.advance(RECENT_S)
+    assert meter.recent_tokens == pytest.approx((10_000 / math.e + 5_000) / math.e, abs=1)
+
+
+def test_an_engine_tells_what_it_computed_lately() -> None:
+    bench = Bench(durations=Durations(step_s=1.0, token_s=0.01))
+    bench.answer(range(100), sampling(1))
+    assert bench.engine.load().recent_prefill_tokens == 100

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import random
 
 import pytest
 
 from cache_store.clock import ManualClock
 from cache_store.index import Incarnation
-from services.router.assignments import RECENT_S, REPORT_LAG_S, Assignment, Assignments, Pending
+from services.router.assignments import REPORT_LAG_S, Assignment, Assignments, Pending
 from tests.support.worker_records import IDLE
 
 A = Incarnation("a")
@@ -54,17 +53,3 @@ def test_a_worker_that_is_gone_has_nothing_and_its_requests_may_still_end() -> N
     each.first_token(clock.monotonic_s())
     each.end(clock.monotonic_s())
     assert assignments.pending(A, IDLE) == Pending(0, 0)
-
-
-def test_what_was_sent_to_be_computed_counts_less_the_older_it_is() -> None:
-    clock = ManualClock()
-    assignments = Assignments(clock)
-    assert assignments.recent_tokens(A) == 0.0
-    assignments.add(A, 1_000).end(clock.monotonic_s())
-    clock.advance(RECENT_S)
-    assert assignments.recent_tokens(A) == pytest.approx(1_000 / math.e)
-    assignments.add(A, 500)
-    clock.advance(RECENT_S)
-    assert assignments.recent_tokens(A) == pytest.approx((1_000 / math.e + 500) / math.e)
-    assignments.forget(A)
-    assert assignments.recent_tokens(A) == 0.0

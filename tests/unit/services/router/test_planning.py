@@ -204,7 +204,8 @@ async def test_a_tenants_part_bounds_what_fits_and_strict_ones_are_routed_by_the
     bench.directory.install(ControlState(None, table_of((strict, lax), (), ())))
     own, beside = await bench.planner.plan(strict, spec()), await bench.planner.plan(lax, spec())
     assert (own.max_tokens, beside.max_tokens) == (10 * 16 - 48 + 1, 30 * 16 - 48 + 1)
-    assert (own.affinity is None, beside.affinity is None) == (False, True)
+    assert (own.part.share.is_strict, beside.part.share.is_strict) == (True, False)
+    assert own.affinity != beside.affinity
     bench.directory.install(ControlState(None, table_of((lax,), (), ())))
     assert (await bench.planner.plan(lax, spec())).max_tokens == DEFAULT_MAX_TOKENS
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import random
 from collections import Counter
 
 import pytest
@@ -11,6 +10,7 @@ import pytest
 from cache_store.errors import InvalidRequestError, UnavailableError
 from cache_store.index import Incarnation
 from cache_store.registry import WorkerId, WorkerRecord
+from services.router.rendezvous import Affinity
 from services.router.routing import (
     MIN_MATCH_TOKENS,
     RECOMPUTE_WEIGHT,
@@ -33,7 +33,7 @@ def view(record: WorkerRecord, **changes: float) -> WorkerView:
 
 def pick(*views: WorkerView, ask: RouteRequest = ASK, **matched: int) -> RouteChoice:
     by_incarnation = {Incarnation(name): tokens for name, tokens in matched.items()}
-    return choose(views, by_incarnation, ask, random.Random(0))
+    return choose(views, by_incarnation, ask)
 
 
 def queued(tokens: int, rate: float = 1_000.0) -> WorkerRecord:
@@ -84,46 +84,62 @@ def test_a_worker_without_a_measured_rate_is_given_the_mean_of_the_others() -> N
     assert {term.prefill_s for term in choice.terms} == {0.5}
 
 
-def test_ties_are_random() -> None:
+def chosen(views: list[WorkerView], number: int, ask: RouteRequest = ASK) -> Counter[str]:
+    """How often each is chosen for requests of `number` kinds that share nothing."""
+    asks = [dataclasses.replace(ask, affinity=Affinity(b"%d" % kind)) for kind in range(number)]
+    return Counter(choose(views, {}, each).worker.worker_id for each in asks)
+
+
+def test_ties_spread_what_shares_nothing_and_keep_together_what_does() -> None:
     views = [view(worker_record(name)) for name in "abc"]
-    rng = random.Random(1)
-    seen = Counter(choose(views, {}, ASK, rng).worker.worker_id for _ in range(300))
+    seen = chosen(views, 300)
     assert set(seen) == {"a", "b", "c"}
     assert min(seen.values()) > 50
+    for kind in range(20):
+        ask = dataclasses.replace(ASK, affinity=Affinity(b"%d" % kind))
+        assert choose(views, {}, ask).worker == choose(views[::-1], {}, ask).worker, "every router takes the same"
 
 
-def crowded(name: str, requests: int) -> WorkerRecord:
-    return worker_record(name, load=dataclasses.replace(IDLE, running_requests=requests))
+def test_where_all_have_its_beginning_the_whole_prompt_decides_where_a_request_goes() -> None:
+    views, held = [view(worker_record(name)) for name in "abcd"], {Incarnation(name): 64 for name in "abcd"}
+    asks = [dataclasses.replace(ASK, prompt_affinity=Affinity(b"%d" % kind)) for kind in range(200)]
+    assert len({choose(views, held, each).worker.worker_id for each in asks}) == 4
+    assert len({choose(views, {}, each).worker.worker_id for each in asks}) == 1, (
+        "their beginning is to be computed once"
+    )
+
+
+def crowded(name: str, requests: int, recent_tokens: int = 0) -> WorkerRecord:
+    load = dataclasses.replace(IDLE, running_requests=requests, recent_prefill_tokens=recent_tokens)
+    return worker_record(name, load=load)
 
 
 def test_of_two_that_cost_the_same_the_one_with_fewer_requests_is_taken() -> None:
     views = [view(crowded("a", 5)), view(crowded("b", 2), pending_requests=1)]
-    for seed in range(20):
-        choice = choose(views, {}, ASK, random.Random(seed))
-        assert (choice.worker.worker_id, choice.rule) == ("b", RouteRule.TIE)
+    assert set(chosen(views, 20)) == {"b"}
+    assert choose(views, {}, ASK).rule is RouteRule.TIE
 
 
 def test_of_two_that_cost_the_same_and_have_as_many_requests_the_one_that_computed_less_lately_is_taken() -> None:
-    views = [view(crowded("a", 2), recent_tokens=100.0), view(crowded("b", 2), recent_tokens=99.0)]
-    assert {choose(views, {}, ASK, random.Random(seed)).worker.worker_id for seed in range(20)} == {"b"}
+    assert set(chosen([view(crowded("a", 2, 100)), view(crowded("b", 2, 99))], 20)) == {"b"}
 
 
-def test_of_many_that_cost_the_same_two_are_drawn_so_that_not_all_routers_take_the_same() -> None:
+def test_of_many_that_cost_the_same_two_are_drawn() -> None:
     views = [view(crowded(name, number)) for number, name in enumerate("abcd")]
-    rng = random.Random(1)
-    seen = Counter(choose(views, {}, ASK, rng).worker.worker_id for _ in range(600))
+    seen = chosen(views, 600)
     assert set(seen) == {"a", "b", "c"}, "all but the one with most requests"
     assert seen["a"] > seen["b"] > seen["c"] > 50
 
 
 def test_costs_within_the_noise_of_the_rates_are_the_same_but_never_where_one_has_more_of_the_prompt() -> None:
     a, b = worker_record("a"), queued(0, rate=1_009.0)
-    rng = random.Random(1)
-    assert {choose([view(a), view(b)], {}, ASK, rng).worker.worker_id for _ in range(50)} == {"a", "b"}
+    assert set(chosen([view(a), view(b)], 50)) == {"a", "b"}
     long = dataclasses.replace(ASK, prompt_tokens=400)
     one_more = {Incarnation("a"): 300, Incarnation("b"): 304}
     wide = [view(a), view(worker_record("b"))]
-    assert {choose(wide, one_more, long, rng).worker.worker_id for _ in range(50)} == {"b"}
+    for kind in range(50):
+        ask = dataclasses.replace(long, affinity=Affinity(b"%d" % kind))
+        assert choose(wide, one_more, ask).worker.worker_id == "b"
 
 
 def test_a_match_of_few_tokens_binds_nobody() -> None:
@@ -164,9 +180,9 @@ def test_enough_holders_make_no_further_copy() -> None:
         for name in "bcdefgh"
     ]
     ask = dataclasses.replace(HOT, heat=8.0)
-    few = choose([*holders[:1], view(worker_record("a"))], matched, ask, random.Random(0))
+    few = choose([*holders[:1], view(worker_record("a"))], matched, ask)
     assert few.worker.worker_id == "a"
-    many = choose([*holders, view(worker_record("a"))], matched, ask, random.Random(0))
+    many = choose([*holders, view(worker_record("a"))], matched, ask)
     assert many.worker.worker_id != "a"
 
 
