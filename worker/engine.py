@@ -262,8 +262,9 @@ class Engine:
         assert all(request.sequences for request in self._requests.values()), "a request without sequences lives on"
 
     def _domains(self) -> list[Domain]:
-        """Of whatever it has cached or works on."""
-        return [*self._pool.domains(), *(request.domain for request in self._requests.values())]
+        """Of whatever it has cached, works on, or has on its way, be it for nobody."""
+        requests = (request.domain for request in self._requests.values())
+        return [*self._pool.domains(), *requests, *self._swap.domains]
 
     def _drop(self, domains: Mapping[bytes, Domain], tenants: Collection[TenantId]) -> Dropped:
         """Forgets domains, by root, of these tenants; requests in them neither find nor store anything any more."""

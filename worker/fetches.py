@@ -10,7 +10,7 @@ that nobody waits for any more is cancelled, and none outlives its time. Owned b
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass, field, replace
 
 from cache_store.block_pool import BlockPool
@@ -169,6 +169,12 @@ class Fetches:
         if not self._land(Landing(order.domain, tokens, order.first_block, blocks, fetch.state)):
             fetch.state.end(0, self._clock.monotonic_s())
             self._landing.remove(fetch)
+
+    @property
+    def domains(self) -> Iterator[Domain]:
+        """Of what is on its way here."""
+        for fetch in self._all():
+            yield fetch.order.domain
 
     def drop(self, sequence: Sequence) -> None:
         """It does not wait for what it waited for any more."""

@@ -101,6 +101,13 @@ class Swap:
             yield from swap_in.held
             yield from swap_in.blocks
 
+    @property
+    def domains(self) -> Iterator[Domain]:
+        """Of what is on its way, also where nobody waits for it any more."""
+        for load in self._running.values():
+            yield load.swap_in.domain
+        yield from self.fetches.domains
+
     def begin(self, sequence: Sequence) -> bool:
         """Brings what lower tiers, or else another worker, hold of a prompt, after what the device has.
 

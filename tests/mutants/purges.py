@@ -18,6 +18,14 @@ PURGES = (
         f"{PURGE}::test_pins_of_what_is_purged_end_and_others_stay",
     ),
     Mutant(
+        "purge-forgets-what-comes",
+        "a purge does not see what is on its way for nobody",
+        "worker/engine.py",
+        "*requests, *self._swap.domains]",
+        "*requests]",
+        "tests/unit/worker/test_fetches.py::test_a_purge_sees_what_is_on_its_way_for_nobody",
+    ),
+    Mutant(
         "purge-keeps-storing",
         "a request that runs in a purged domain stores what it computes",
         "worker/sequence.py",

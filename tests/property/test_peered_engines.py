@@ -14,8 +14,9 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from cache_store.domain import Domain
+from cache_store.domain import Domain, DomainTag
 from cache_store.errors import InvalidRequestError, UnavailableError
+from cache_store.fence import Fence
 from cache_store.tokens import pack
 from tests.support.engines import sampling
 from tests.support.fences import fenced_domain, make_fence
@@ -32,7 +33,13 @@ many = settings(
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # a smaller seed is no simpler case
 )
 TENANTS = ("acme", "globex")
+PARTITIONS = ("", "p")
 NUM_REQUESTS = 60
+
+
+def domains_of(fence: Fence) -> tuple[Domain, ...]:
+    """Those that requests of a tenant come in."""
+    return tuple(fenced_domain(fence, partition) for partition in PARTITIONS)
 
 
 class Case:
@@ -58,6 +65,9 @@ class Case:
         ]
         link(*self.benches)
         self.fences = {tenant: make_fence(tenant) for tenant in TENANTS}
+        self.old: dict[str, set[DomainTag]] = {tenant: set() for tenant in TENANTS}
+        self.purged: list[set[DomainTag]] = [set() for _ in self.benches]
+        """Domains that each engine has heard to be purged."""
         self.num_fetched = self.num_checked = 0
 
     def run(self) -> None:
@@ -70,7 +80,8 @@ class Case:
         self.finish()
 
     def domain(self, tenant: str) -> Domain:
-        return fenced_domain(self.fences[tenant], self.random.choice(["", "", "", "p"]))
+        whole, part = domains_of(self.fences[tenant])
+        return self.random.choice([whole, whole, whole, part])
 
     def submit(self) -> None:
         family, length = self.random.randrange(6), self.random.choice([5, 12, 24, 30])
@@ -96,7 +107,7 @@ class Case:
 
     def disturb(self) -> None:
         bench = self.random.choice(self.benches)
-        what = self.random.choice(["cancel", "purge", "fail", "wait"] + ["nothing"] * 60)
+        what = self.random.choice(["cancel", "purge", "fail", "wait"] + ["give"] * 4 + ["nothing"] * 60)
         if what == "cancel" and bench.requests:
             bench.cancel(self.random.choice(list(bench.requests)))
         elif what == "purge":
@@ -108,16 +119,28 @@ class Case:
         elif what == "wait":
             bench.clock.advance(self.random.choice([1.0, 40.0]))
             bench.engine.tick()
+        elif what == "give":
+            self.give(bench)
         bench.clock.advance(0.1)
         bench.engine.check_invariants()
+
+    def give(self, leaver: PeeredBench) -> None:
+        """Others take over what one has that leaves."""
+        current = {domain.root for tenant in TENANTS for domain in domains_of(self.fences[tenant])}
+        for prefix in leaver.engine.exchange.hottest():
+            taker = self.random.choice([bench for bench in self.benches if bench is not leaver])
+            if prefix.domain.root in current:  # fences are checked before an engine is asked
+                taker.engine.exchange.adopt(leaver.hint(prefix.num_blocks), prefix.domain, prefix.line.packed())
 
     def purge(self, tenant: str) -> None:
         """Some engines hear of it; the others have not yet, and are asked by old domains only."""
         old = self.fences[tenant]
         self.fences[tenant] = make_fence(tenant, old.epoch_number + 1)
-        for bench in self.benches:
+        self.old[tenant] |= {domain.tag for domain in domains_of(old)}
+        for bench, purged in zip(self.benches, self.purged, strict=True):
             if self.random.random() < 0.7:
                 bench.engine.purge({old.tenant: self.fences[tenant]})
+                purged |= self.old[tenant]
 
     def step(self, bench: PeeredBench) -> None:
         """What is on its way moves, or does not; then a step."""
@@ -143,9 +166,10 @@ class Case:
                 break
             for bench in busy:
                 self.step(bench)
-        for bench in self.benches:
+        for bench, purged in zip(self.benches, self.purged, strict=True):
             bench.engine.check_invariants()
             assert bench.engine.num_held_blocks == 0
+            assert not purged & set(bench.engine.snapshot()), "a purged block was revived"
             for key, answer in bench.answers.items():
                 assert answer.has_ended, "a request was left behind"
                 if answer.error is None:
