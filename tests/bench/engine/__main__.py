@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import time
+from dataclasses import asdict
 from pathlib import Path
 
 from tests.bench.engine.measure import ROW_NAMES, Measurement
-from tests.bench.engine.report import table, write_json
+from tests.bench.engine.report import row_figures, table
 from tests.bench.engine.rows import OURS, PEERS
 from tests.bench.engine.sides import (
-    NOT_RUN,
     ROOT,
     ProcessSide,
     Side,
@@ -26,7 +26,8 @@ from tests.bench.engine.sides import (
     vllm_command,
 )
 from tests.bench.engine.sizes import QUICK, Sizes
-from tests.bench.machine import machine
+from tests.bench.machine import NOT_RUN, versions
+from tests.bench.record import NOT_INSTALLED, Record
 from worker.model_files.digests import default_cache_dir
 from worker.torch_runner.prepare import prepare_smollm2
 
@@ -34,7 +35,7 @@ from worker.torch_runner.prepare import prepare_smollm2
 def main() -> None:
     """Measures and prints."""
     arguments = _arguments()
-    before = machine()
+    record = Record.begin()
     logs = arguments.json.parent
     logs.mkdir(parents=True, exist_ok=True)
     sides: dict[str, Side] = {}
@@ -43,16 +44,18 @@ def main() -> None:
     )
     try:
         _start(sides, arguments, logs)
-        _print_sides(before, sides)
+        _print_sides(sides)
+        infos = {name: side.info for name, side in sides.items()}
         measurement.run()
     finally:
         for side in sides.values():
             side.close()
     print(table(measurement))
-    after = machine()
-    print(f"\nload average {before['load']} before, {after['load']} after; raw samples in {arguments.json}")
-    settings = {name: str(value) for name, value in vars(arguments).items()}
-    write_json(arguments.json, measurement, before, settings)
+    rows, raw = [row_figures(row) for row in measurement.rows], [asdict(each) for each in measurement.raw]
+    figures = {"rows": rows, "sides": infos, "sizes": asdict(measurement.sizes)}
+    absent = {peer: NOT_INSTALLED if peer in arguments.peers else f"{NOT_RUN}: left out" for peer in PEERS}
+    peers = {peer: str(infos[peer]["version"]) if peer in infos else absent[peer] for peer in PEERS}
+    record.write(arguments, figures=figures, raw=raw, versions=versions("torch", "transformers"), peers=peers)
 
 
 def _start(sides: dict[str, Side], arguments: argparse.Namespace, logs: Path) -> None:
@@ -77,8 +80,7 @@ def _start(sides: dict[str, Side], arguments: argparse.Namespace, logs: Path) ->
         sides["transformers"] = ProcessSide("transformers", command, logs / "transformers.log")
 
 
-def _print_sides(before: dict[str, object], sides: dict[str, Side]) -> None:
-    print(f"{before['cores']} cores {before['cpu']}, load average {before['load']}, commit {before['commit']}")
+def _print_sides(sides: dict[str, Side]) -> None:
     for name in (OURS, *PEERS):
         if name not in sides:
             print(f"  {name:14}{NOT_RUN}")

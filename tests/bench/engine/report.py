@@ -1,16 +1,13 @@
-"""The table and the JSON beside it."""
+"""The table, and its rows for the JSON."""
 
 from __future__ import annotations
 
-import json
 from dataclasses import asdict
-from pathlib import Path
 
 from tests.bench.engine.measure import Measurement
 from tests.bench.engine.rows import OURS, PEERS, Better, Goal, Row
 from tests.bench.engine.sides import NOT_RUN
 from tests.bench.figures import percentile
-from tests.bench.machine import machine
 
 _SIGNS = {Better.LOWER: "≤", Better.HIGHER: "≥"}
 
@@ -28,24 +25,11 @@ def table(measurement: Measurement) -> str:
     return "\n".join(lines)
 
 
-def write_json(path: Path, measurement: Measurement, before: dict[str, object], settings: dict[str, object]) -> None:
-    """Everything, raw samples too."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    document = {
-        "before": before,
-        "after": machine(),
-        "settings": settings | {"sizes": asdict(measurement.sizes), "repeats": measurement.repeats},
-        "sides": {name: side.info for name, side in measurement.sides.items()}
-        | {peer: NOT_RUN for peer in PEERS if peer not in measurement.sides},
-        "rows": [_row(row) for row in measurement.rows],
-        "raw": [asdict(each) for each in measurement.raw],
-    }
-    path.write_text(json.dumps(document, indent=1) + "\n")
-
-
-def _row(row: Row) -> dict[str, object]:
+def row_figures(row: Row) -> dict[str, object]:
+    """Its samples by round, what it is held against, and medians over rounds of ours through each other side's."""
     goals = [asdict(goal) | {"reached": row.reached(goal), "holds": row.holds(goal)} for goal in row.goals]
-    return {"measure": row.measure, "unit": row.unit, "samples": row.samples, "goals": goals}
+    ratios = {side: row.ratio(side) for side in row.samples if side != OURS}
+    return {"measure": row.measure, "unit": row.unit, "samples": row.samples, "ratios": ratios, "goals": goals}
 
 
 def _is_compared(row: Row, peer: str) -> bool:

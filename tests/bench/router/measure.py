@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import random
+import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -42,6 +43,18 @@ class Figures:
     def cpu_rate(self) -> float:
         """Calls per second of processor time of the process in between, at concurrency 1; 0 where there is none."""
         return len(self.latency_s) / self.cpu_s if self.cpu_s else 0.0
+
+    def summary(self) -> dict[str, float | None]:
+        """What a table tells."""
+        return {
+            "p50_ms": self.p(0.5) * 1e3,
+            "p99_ms": self.p(0.99) * 1e3,
+            "cpu_rate": self.cpu_rate or None,
+            "loaded_p50_ms": percentile(self.loaded_s, 0.5) * 1e3,
+            "loaded_p99_ms": percentile(self.loaded_s, 0.99) * 1e3,
+            "loaded_rate": statistics.median(self.rates),
+            "loaded_cpu_rate": statistics.median(self.cpu_rates) if self.cpu_rates else None,
+        }
 
 
 async def measure(sides: Sequence[Side], num_calls: int, num_rounds: int, calls_per_round: int) -> dict[str, Figures]:

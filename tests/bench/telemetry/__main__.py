@@ -33,7 +33,8 @@ from services.cluster.redis_roles import RoleUrls
 from services.cluster.valkey import EmbeddedValkey
 from services.tenants.directory import KnownTenant
 from services.tenants.master_key import cluster_key
-from tests.bench.machine import ROOT, conditions_line, machine, print_table, verdict, versions, write_json
+from tests.bench.machine import ROOT, print_table, verdict, versions
+from tests.bench.record import Record
 from tests.bench.router.processes import Listening, listening
 from tests.bench.telemetry.collector import Collector, counting
 from tests.bench.telemetry.measure import CONCURRENCY, Pair, Ratios, spread
@@ -50,7 +51,7 @@ _WARM_S = 1.0
 
 def main() -> None:
     arguments = _arguments()
-    before = machine()
+    record = Record.begin()
     found = {ROUTER: Ratios(), WORKER: Ratios()}
     for start in range(arguments.starts):
         with (
@@ -58,26 +59,21 @@ def main() -> None:
             EmbeddedValkey.start(Path(folder) / "valkey") as server,
         ):
             uvloop.run(_measure(arguments, server.urls, Path(folder), random.Random(start), found))
-    after = machine()
     _print(found)
     print(
-        f"{conditions_line(before, after)}; {arguments.starts} starts of {arguments.rounds} rounds of "
-        f"{arguments.seconds:g} s for each, {CONCURRENCY} at once, {arguments.tokens} prompt tokens, at most "
-        f"{arguments.traces_per_s} traces a second"
+        f"{arguments.starts} starts of {arguments.rounds} rounds of {arguments.seconds:g} s for each, {CONCURRENCY} "
+        f"at once, {arguments.tokens} prompt tokens, at most {arguments.traces_per_s} traces a second"
     )
-    document = {
-        "before": before,
-        "after": after,
-        "versions": versions("grpcio", "uvloop", "opentelemetry-sdk"),
-        "settings": {name: str(value) for name, value in vars(arguments).items()},
+    figures = {
         "concurrency": CONCURRENCY,
         "min_ratio": MIN_RATIO,
-        "ratios": {name: {"cpu": each.cpu, "rate": each.rate} for name, each in found.items()},
-        "calls_per_s_off": {name: _rate(each) for name, each in found.items()},
-        "raw": {name: [asdict(moment) for moment in (*each.off, *each.on)] for name, each in found.items()},
+        "processes": {
+            name: {"cpu": spread(each.cpu), "rate": spread(each.rate), "calls_per_s_off": _rate(each)}
+            for name, each in found.items()
+        },
     }
-    write_json(arguments.json, document)
-    print(f"JSON: {arguments.json}")
+    raw = {name: {"off": [*map(asdict, each.off)], "on": [*map(asdict, each.on)]} for name, each in found.items()}
+    record.write(arguments, figures=figures, raw=raw, versions=versions("grpcio", "uvloop", "opentelemetry-sdk"))
 
 
 def _print(found: dict[str, Ratios]) -> None:

@@ -24,19 +24,17 @@ def test_it_measures_without_peers_and_says_so(tmp_path: Path) -> None:
     )
     assert run.returncode == 0, run.stderr
     document = json.loads(result.read_text())
-    assert {name for name, info in document["sides"].items() if info == "not run"} == {
-        "vllm",
-        "llama.cpp",
-        "transformers",
-    }
+    figures, peers = document["figures"], document["peers"]
+    assert set(peers) == {"vllm", "llama.cpp", "transformers"}
+    assert all(why.startswith("not run") for why in peers.values())
     assert run.stdout.count("not run") > 3
-    measures = [row["measure"] for row in document["rows"]]
+    measures = [row["measure"] for row in figures["rows"]]
     words = ("cold TTFT, 96", "warm TTFT, 96", "decode", "cold", "warm", "scheduler", "paged attention", "paged waste")
     assert all(any(word in measure for measure in measures) for word in words)
-    assert all(row["samples"]["stemcache"] for row in document["rows"])
+    assert all(row["samples"]["stemcache"] for row in figures["rows"])
     assert document["before"]["load"]
     assert document["before"]["commit"]
-    assert document["sides"]["stemcache"]["threads"] == 1
+    assert figures["sides"]["stemcache"]["threads"] == 1
     (batch, _) = (raw["answer"]["cached"] for raw in document["raw"] if raw["row"] == "batch")
     cold, warm = batch
     by_chance = 2  # leading tokens that random prompts of a small vocabulary have in common with earlier ones

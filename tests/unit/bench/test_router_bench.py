@@ -19,9 +19,10 @@ def test_it_measures_all_ways(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "tests.bench.router", *options]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
-    sides = json.loads(result.read_text())["sides"]
-    assert len(sides) == 3
-    for figures in sides.values():
+    document = json.loads(result.read_text())
+    assert len(document["figures"]["sides"]) == len(document["raw"]) == 3
+    assert all(side["p50_ms"] > 0 for side in document["figures"]["sides"].values())
+    for figures in document["raw"].values():
         assert len(figures["latency_s"]) == 3
         assert len(figures["loaded_s"]) == 2 * 64
         assert all(rate > 0 for rate in figures["rates"])
