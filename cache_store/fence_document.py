@@ -5,19 +5,18 @@ A notice that is put back later is older than what a worker has by then (`Fence.
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import struct
 from collections.abc import Iterable
 from types import MappingProxyType
 
+from cache_store.cluster_mac import MAC_BYTES, fits, sign_body
 from cache_store.domain import Epoch, ScopeKind, ScopeName, TenantId
 from cache_store.encoding import decode, encode
 from cache_store.errors import CorruptDataError, UnauthenticatedError, VersionError
 from cache_store.fence import Fence, FenceNotice, Mark, Scope
 
 NOTICE_VERSION = 1
-_MAC_BYTES = 32
+_PERSON = b"sc-fence-notice"
 
 _FENCE = struct.Struct("<IHHQH")
 """Bytes of the whole record, of the tenant's id and of the epoch, rotations, number of marks."""
@@ -65,13 +64,13 @@ def sign_notice(cluster_key: bytes, notice: FenceNotice) -> bytes:
     """The notice under the cluster's MAC."""
     fence = None if notice.fence is None else _write(notice.fence)
     body = encode(NOTICE_VERSION, notice.tenant, notice.generation, fence)
-    return body + _mac(cluster_key, body)
+    return body + sign_body(cluster_key, body, _PERSON)
 
 
 def verify_notice(cluster_key: bytes, data: bytes) -> FenceNotice:
     """Raises UnauthenticatedError for a MAC that does not fit, VersionError for another version."""
-    body, mac = data[:-_MAC_BYTES], data[-_MAC_BYTES:]
-    if not hmac.compare_digest(mac, _mac(cluster_key, body)):
+    body, mac = data[:-MAC_BYTES], data[-MAC_BYTES:]
+    if not fits(cluster_key, body, mac, _PERSON):
         raise UnauthenticatedError("the MAC of the fence does not fit; do router and worker share the cluster key?")
     fields = decode(body)
     if not fields or fields[0] != NOTICE_VERSION:
@@ -120,7 +119,3 @@ def _read_mark(data: bytes, position: int) -> tuple[Scope, Mark, int]:
     end = at_value + value_bytes
     scope = Scope(_KINDS[kind], ScopeName(data[at_value - name_bytes : at_value].decode()))
     return scope, Mark(number, data[at_value:end].decode()), end
-
-
-def _mac(cluster_key: bytes, body: bytes) -> bytes:
-    return hashlib.blake2b(body, key=cluster_key, digest_size=_MAC_BYTES, person=b"sc-fence-notice").digest()

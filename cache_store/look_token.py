@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-import hashlib
-import hmac
-
+from cache_store.cluster_mac import MAC_BYTES, fits, sign_body
 from cache_store.encoding import decode, encode
 from cache_store.errors import CorruptDataError, UnauthenticatedError, VersionError
 from cache_store.index import Incarnation
 
 LOOK_TOKEN_VERSION = 1
-_MAC_BYTES = 32
+_PERSON = b"sc-look-token"
 
 
 def sign_look(cluster_key: bytes, incarnation: Incarnation, expires_unix_s: float) -> bytes:
     """For one life of a worker."""
     body = encode(LOOK_TOKEN_VERSION, incarnation, round(expires_unix_s * 1000))
-    return body + _mac(cluster_key, body)
+    return body + sign_body(cluster_key, body, _PERSON)
 
 
 def verify_look(cluster_key: bytes, token: bytes, incarnation: Incarnation, now_unix_s: float) -> None:
     """Raises UnauthenticatedError where it is not for this incarnation, now; VersionError."""
-    body, mac = token[:-_MAC_BYTES], token[-_MAC_BYTES:]
-    if not hmac.compare_digest(mac, _mac(cluster_key, body)):
+    body, mac = token[:-MAC_BYTES], token[-MAC_BYTES:]
+    if not fits(cluster_key, body, mac, _PERSON):
         raise UnauthenticatedError("the look token's MAC does not fit; do router and worker share the cluster key?")
     try:
         fields = decode(body)
@@ -34,7 +32,3 @@ def verify_look(cluster_key: bytes, token: bytes, incarnation: Incarnation, now_
         case (int(), str(named), int(expires_ms)) if named == incarnation and expires_ms >= now_unix_s * 1000:
             return
     raise UnauthenticatedError("the look token is for another incarnation of this worker, or has expired")
-
-
-def _mac(cluster_key: bytes, body: bytes) -> bytes:
-    return hashlib.blake2b(body, key=cluster_key, digest_size=_MAC_BYTES, person=b"sc-look-token").digest()

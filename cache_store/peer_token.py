@@ -6,10 +6,9 @@ The bytes are `encode(version, *claims)` followed by a 32-byte keyed BLAKE2b, as
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from dataclasses import dataclass
 
+from cache_store.cluster_mac import MAC_BYTES, fits, sign_body
 from cache_store.domain import DomainTag, Epoch, TenantId
 from cache_store.encoding import decode, encode
 from cache_store.errors import CorruptDataError, UnauthenticatedError, VersionError
@@ -19,7 +18,7 @@ from cache_store.peer_seal import RANDOM_BYTES, Exchange
 
 PEER_TOKEN_VERSION = 1
 PEER_TOKEN_LIFETIME_S = 15.0
-_MAC_BYTES = 32
+_PERSON = b"sc-peer-token"
 _NUM_FIELDS = 11
 
 
@@ -50,7 +49,7 @@ def sign_peer(cluster_key: bytes, claims: PeerClaims) -> bytes:
         *claims.fence_order,
         claims.control_generation,
     )
-    return body + _mac(cluster_key, body)
+    return body + sign_body(cluster_key, body, _PERSON)
 
 
 def verify_peer(cluster_key: bytes, token: bytes, holder: Incarnation, now_unix_s: float) -> PeerClaims:
@@ -58,8 +57,8 @@ def verify_peer(cluster_key: bytes, token: bytes, holder: Incarnation, now_unix_
 
     Raises UnauthenticatedError for a wrong MAC, another holder or an expired token, VersionError for another version.
     """
-    body, mac = token[:-_MAC_BYTES], token[-_MAC_BYTES:]
-    if not hmac.compare_digest(mac, _mac(cluster_key, body)):
+    body, mac = token[:-MAC_BYTES], token[-MAC_BYTES:]
+    if not fits(cluster_key, body, mac, _PERSON):
         raise UnauthenticatedError("the peer token's MAC does not fit; do the workers share the cluster key?")
     try:
         fields = decode(body)
@@ -94,7 +93,3 @@ def _claims(fields: tuple[object, ...]) -> PeerClaims:
             order = (rotations, Epoch(order_epoch), purges)
             return PeerClaims(exchange, TenantId(tenant), DomainTag(tag), expires_ms / 1000, order, generation)
     raise UnauthenticatedError("the peer token has other fields than this build expects")
-
-
-def _mac(cluster_key: bytes, body: bytes) -> bytes:
-    return hashlib.blake2b(body, key=cluster_key, digest_size=_MAC_BYTES, person=b"sc-peer-token").digest()

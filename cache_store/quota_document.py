@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 
 from cache_store.adapters import Adapter
+from cache_store.cluster_mac import MAC_BYTES, fits, sign_body
 from cache_store.domain import AdapterDigest, TenantId
 from cache_store.encoding import Field, decode, encode
 from cache_store.errors import CorruptDataError, InvalidRequestError, PreconditionError, VersionError
@@ -24,7 +25,7 @@ from cache_store.quota import QuotaTable, TenantQuota, TierShare, check_sum
 from cache_store.tier_kind import TierKind
 
 QUOTA_VERSION = 4
-_MAC_BYTES = 32
+_PERSON = b"sc-quotas"
 _NUMBERS = struct.Struct("<dd")
 _TERMS = struct.Struct("<ddd")
 
@@ -78,13 +79,13 @@ def write_published(cluster_key: bytes, store_id: str, published: Published, pub
     revoked = encode(*(field for entry in sorted(published.fences.revoked_keys.items()) for field in entry))
     body = encode(QUOTA_VERSION, encode(*entries), fences, encode(*adapters), revoked)
     fields = encode(QUOTA_VERSION, store_id, quotas.generation, round(publish_unix_s * 1000), digest_of(body))
-    return QuotaDocument(fields + _mac(cluster_key, fields), body)
+    return QuotaDocument(fields + sign_body(cluster_key, fields, _PERSON), body)
 
 
 def read_head(cluster_key: bytes, data: bytes) -> QuotaHead:
     """Raises CorruptDataError for a MAC that does not fit, VersionError for another version."""
-    fields, mac = data[:-_MAC_BYTES], data[-_MAC_BYTES:]
-    if not hmac.compare_digest(mac, _mac(cluster_key, fields)):
+    fields, mac = data[:-MAC_BYTES], data[-MAC_BYTES:]
+    if not fits(cluster_key, fields, mac, _PERSON):
         raise CorruptDataError("the MAC of the quotas does not fit; do router and worker share the cluster key?")
     match _versioned(fields):
         case (str(store_id), int(generation), int(publish_ms), bytes(body_digest)):
@@ -178,7 +179,3 @@ def _versioned(data: bytes) -> tuple[Field, ...]:
 def digest_of(body: bytes) -> bytes:
     """What a head says of its body."""
     return hashlib.blake2b(body, digest_size=32, person=b"sc-quota-body").digest()
-
-
-def _mac(cluster_key: bytes, fields: bytes) -> bytes:
-    return hashlib.blake2b(fields, key=cluster_key, digest_size=_MAC_BYTES, person=b"sc-quotas").digest()

@@ -6,10 +6,9 @@ never see a token. The bytes are `encode(version, *claims)` followed by a 32-byt
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from dataclasses import dataclass
 
+from cache_store.cluster_mac import MAC_BYTES, fits, sign_body
 from cache_store.domain import Domain, Epoch, FormatDigest, ScopeName, TenantId
 from cache_store.encoding import decode, encode
 from cache_store.errors import CorruptDataError, UnauthenticatedError, VersionError
@@ -18,7 +17,7 @@ from cache_store.index import Incarnation
 
 TOKEN_VERSION = 3
 TOKEN_LIFETIME_S = 15.0
-_MAC_BYTES = 32
+_PERSON = b"sc-req-token"
 _NUM_FIELDS = 16
 
 
@@ -58,7 +57,7 @@ def sign(cluster_key: bytes, claims: RequestClaims) -> bytes:
         claims.control_generation,
         claims.num_revoked_keys,
     )
-    return body + _mac(cluster_key, body)
+    return body + sign_body(cluster_key, body, _PERSON)
 
 
 def verify(cluster_key: bytes, token: bytes, incarnation: Incarnation, now_unix_s: float) -> RequestClaims:
@@ -67,8 +66,8 @@ def verify(cluster_key: bytes, token: bytes, incarnation: Incarnation, now_unix_
     Raises UnauthenticatedError for a wrong MAC, another incarnation or an expired token, VersionError for another
     version.
     """
-    body, mac = token[:-_MAC_BYTES], token[-_MAC_BYTES:]
-    if not hmac.compare_digest(mac, _mac(cluster_key, body)):
+    body, mac = token[:-MAC_BYTES], token[-MAC_BYTES:]
+    if not fits(cluster_key, body, mac, _PERSON):
         raise UnauthenticatedError("the request token's MAC does not fit; do router and worker share the cluster key?")
     try:
         fields = decode(body)
@@ -117,7 +116,3 @@ def _claims(fields: tuple[object, ...]) -> RequestClaims:
             life, expires_s = Incarnation(incarnation), expires_ms / 1000
             return RequestClaims(domain, request_id, life, expires_s, order, generation, num_revoked)
     raise UnauthenticatedError("the request token has other fields than this build expects")
-
-
-def _mac(cluster_key: bytes, body: bytes) -> bytes:
-    return hashlib.blake2b(body, key=cluster_key, digest_size=_MAC_BYTES, person=b"sc-req-token").digest()

@@ -14,14 +14,13 @@ from hashlib import blake2b
 from pathlib import Path
 
 from cache_store.audit_mode import AuditMode
+from cache_store.cluster_mac import KEY_BYTES
 from cache_store.errors import InvalidRequestError
 from cache_store.policies.choice import PolicyKind
 from cache_store.registry import WorkerId
 from cache_store.telemetry.listen import MetricsListen
 from cache_store.telemetry.spans import TracingSettings
 from cache_store.tls_files import TlsFiles
-
-CLUSTER_KEY_BYTES = 32
 
 _WORKER_ID = re.compile(r"[a-z0-9]([a-z0-9.-]{0,62}[a-z0-9])?")
 _DEVICE = re.compile(r"cpu|cuda(:\d+)?")
@@ -152,7 +151,8 @@ class WorkerConfig:
 
     def fingerprint(self) -> str:
         """Differs where anything differs, secrets included, and tells none of them."""
-        return blake2b(f"{self!r} {self.redis_url}".encode(), key=self.cluster_key, digest_size=16).hexdigest()
+        hidden = f"{self.redis_url} {self.metrics.token if self.metrics else ''} {self.cluster_key.hex()}"
+        return blake2b(f"{self!r} {hidden}".encode(), key=self.cluster_key[:KEY_BYTES], digest_size=16).hexdigest()
 
 
 def _check(config: WorkerConfig) -> None:
@@ -168,9 +168,9 @@ def _check(config: WorkerConfig) -> None:
         f"redis_url begins with none of {', '.join(_REDIS_SCHEMES)}",  # never the URL: it holds a password
     )
     _require(
-        len(config.cluster_key) == CLUSTER_KEY_BYTES,
+        len(config.cluster_key) > 0 and len(config.cluster_key) % KEY_BYTES == 0,
         "cluster_key",
-        f"the cluster key has {CLUSTER_KEY_BYTES} bytes, not {len(config.cluster_key)}",
+        f"the cluster key has {KEY_BYTES} bytes, not {len(config.cluster_key)}",
     )
     _check_runner(config)
     _check_address(config)

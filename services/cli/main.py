@@ -17,6 +17,7 @@ from services.cli import (
     explain,
     generate,
     loadtest,
+    master_key,
     metrics,
     plan,
     quota_advice,
@@ -58,7 +59,7 @@ def build_parser() -> argparse.ArgumentParser:
         metrics,
         loadtest,
     )
-    for module in (*modules, replay, plan, doctor, certs, secrets):
+    for module in (*modules, replay, plan, doctor, certs, secrets, master_key):
         module.add_command(commands)
     return parser
 

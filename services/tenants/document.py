@@ -66,12 +66,17 @@ def read_document(kind: DocumentKind, data: bytes, master: MasterKey, what: str)
     """
     document = parse_object(data, what)
     schema = readable_schema(document)
-    require_master(document.text("master_key_id"), master, what)
+    master = require_master(document.text("master_key_id"), master, what)
     _require_mac(kind, document, master)
     head = None if document.values.get("head") is None else head_of(document.fields("head"))
     records = document.fields("records")
     found = {name: unseal(name, records.fields(name), master, schema) for name in records.values}
     return ControlState(head, table_from(found, what))
+
+
+def document_key(data: bytes) -> str:
+    """Id of the master key that a document is under. Raises CorruptDataError."""
+    return parse_object(data, "the document").text("master_key_id")
 
 
 def _require_mac(kind: DocumentKind, document: Fields, master: MasterKey) -> None:

@@ -1,5 +1,7 @@
 """The master key: 32 bytes from which every other key of a cluster is derived, and under which tenant secrets lie.
 
+While it is exchanged there are two: the first is used, the other is believed and opens what it had wrapped.
+
 Knows nothing of where wrapped secrets are kept. A key never appears in a repr, a log line or an error; `key_id` names
 it where two keys have to be told apart.
 """
@@ -11,7 +13,7 @@ import os
 import re
 import secrets
 import stat
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from cryptography.exceptions import InvalidTag
@@ -33,6 +35,8 @@ class MasterKey:
     """The key and what is derived from it. Made by `from_value`, `from_file` or `generate`."""
 
     raw: bytes = field(repr=False)
+    other: MasterKey | None = field(default=None, repr=False)
+    """The one before or after it, which has no other."""
 
     def __post_init__(self) -> None:
         if len(self.raw) != MASTER_KEY_BYTES:
@@ -42,6 +46,10 @@ class MasterKey:
     def key_id(self) -> str:
         """16 hex digits that name this key and tell nothing else about it."""
         return _derive(self, b"sc-master-id").hex()[:16]
+
+    def called(self, key_id: str) -> MasterKey | None:
+        """This key or the other one, by its name."""
+        return next((each for each in (self, self.other) if each is not None and each.key_id == key_id), None)
 
     @property
     def snapshot_mac_key(self) -> bytes:
@@ -75,8 +83,8 @@ class MasterKey:
 
 
 def cluster_key(master: MasterKey) -> bytes:
-    """32 bytes: key of the MAC over the request tokens that routers give to workers."""
-    return _derive(master, b"sc-cluster")
+    """Key of the MACs between routers and workers (`cache_store/cluster_mac.py`), with the other one behind it."""
+    return b"".join(_derive(each, b"sc-cluster") for each in (master, master.other) if each is not None)
 
 
 def rewrap(old: MasterKey, new: MasterKey, tenant: TenantId, wrapped: bytes) -> bytes:
@@ -90,15 +98,29 @@ def generate() -> MasterKey:
 
 
 def from_value(text: str) -> MasterKey:
-    """The key written as 64 hex digits. Raises InvalidRequestError, without repeating the text."""
-    stripped = text.strip()
-    if not _TEXT.fullmatch(stripped):
+    """The key written as 64 hex digits, and the other one in the next line where there are two.
+
+    Raises InvalidRequestError, without repeating the text.
+    """
+    words = text.split() or [""]
+    for word in words:
+        if not _TEXT.fullmatch(word):
+            raise InvalidRequestError(
+                "master_key",
+                f"a master key is written as 64 hex digits, this text has {len(word)} characters or others than hex "
+                "digits; `openssl rand -hex 32` makes one",
+            )
+    keys = [MasterKey(bytes.fromhex(word)) for word in words]
+    if len(keys) > 2 or len({key.raw for key in keys}) < len(keys):
         raise InvalidRequestError(
-            "master_key",
-            f"a master key is written as 64 hex digits, this text has {len(stripped)} characters or others than hex "
-            "digits; `openssl rand -hex 32` makes one",
+            "master_key", "there are one or two master keys, not more and not twice the same; `stemcache master-key`"
         )
-    return MasterKey(bytes.fromhex(stripped))
+    return replace(keys[0], other=keys[1]) if keys[1:] else keys[0]
+
+
+def to_text(master: MasterKey) -> str:
+    """Inverse of `from_value`, a key a line."""
+    return "".join(f"{each.raw.hex()}\n" for each in (master, master.other) if each is not None)
 
 
 def from_file(path: Path) -> MasterKey:

@@ -224,9 +224,18 @@ class ControlStore:
         return Committed(counts[0], change.after)
 
     async def rewrap(self, new_master: MasterKey) -> ControlState:
-        """Wraps every secret under another master key. This store object, and every process with the old key, is
-        refused afterwards; a cluster is stopped for it."""
+        """Wraps every secret under another master key. Who does not have that one, as this store object may not, is
+        refused afterwards."""
         return (await self._change(lambda table: table, master=new_master)).after
+
+    async def rewrap_from_other(self, state: ControlState) -> ControlState:
+        """Wraps what was read under this process's own key where it is under the other one: it becomes the one in use.
+
+        Once in the life of a process: where two have them the other way round, each would undo it.
+        """
+        if state.head is None or state.head.master_key_id == self._master.key_id:
+            return state
+        return await self.rewrap(self._master)
 
     async def _change(self, edit: Edit, floor: int = 0, master: MasterKey | None = None) -> Change:
         """Applies `edit` to what is stored until it holds; it may run more than once and must be pure."""
@@ -265,17 +274,17 @@ class ControlStore:
         if not texts:
             return EMPTY_STATE
         head = parse_head(texts.pop(_HEAD, "{}"), _WHAT)
-        require_master(head.master_key_id, self._master, _WHAT)
-        parsed = {name: (text, self._entry(name, text, head.schema)) for name, text in texts.items()}
+        master = require_master(head.master_key_id, self._master, _WHAT)
+        parsed = {name: (text, self._entry(name, text, master, head.schema)) for name, text in texts.items()}
         table = table_from({name: entry for name, (_, entry) in parsed.items()}, _WHAT)
         self._parsed = parsed
         return ControlState(head, table)
 
-    def _entry(self, name: str, text: str, schema: int) -> Entry:
+    def _entry(self, name: str, text: str, master: MasterKey, schema: int) -> Entry:
         known = self._parsed.get(name)
         if known is not None and known[0] == text:
             return known[1]
-        return unseal(name, parse_object(text, f"{_WHAT}, record {name[:64]!r}"), self._master, schema)
+        return unseal(name, parse_object(text, f"{_WHAT}, record {name[:64]!r}"), master, schema)
 
     async def _call(self, call: Awaitable[T]) -> T:
         try:

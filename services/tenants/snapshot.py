@@ -11,7 +11,7 @@ import threading
 from pathlib import Path
 
 from cache_store.errors import CorruptDataError, PreconditionError, VersionError
-from services.tenants.document import DocumentKind, Sealer, read_document, write_document
+from services.tenants.document import DocumentKind, Sealer, document_key, read_document, write_document
 from services.tenants.master_key import MasterKey
 from services.tenants.state import EMPTY_STATE, ControlState
 
@@ -25,6 +25,8 @@ class SnapshotFile:
         self._sealer = Sealer(master)
         self._saving = threading.Lock()
         self._saved_generation = 0
+        self.is_current = True
+        """Whether what was loaded is under the key that is in use, not the other one."""
 
     @property
     def path(self) -> Path:
@@ -44,13 +46,15 @@ class SnapshotFile:
         what = f"the snapshot {self._path}"
         advice = "; if the store is known to be whole, move the file away"
         try:
-            return read_document(DocumentKind.SNAPSHOT, data, self._master, what)
+            state = read_document(DocumentKind.SNAPSHOT, data, self._master, what)
         except CorruptDataError as error:
             raise CorruptDataError(f"{error}{advice}") from error
         except PreconditionError as error:
             raise PreconditionError(f"{error}{advice}") from error
         except VersionError as error:
             raise VersionError(what, error.found, error.expected) from error
+        self.is_current = document_key(data) == self._master.key_id
+        return state
 
     def save(self, state: ControlState) -> None:
         """Replaces the file; on disk when this returns. Raises OSError, and the old file stays then.

@@ -99,10 +99,12 @@ def readable_schema(fields: Fields) -> int:
     return schema
 
 
-def require_master(key_id: str, master: MasterKey, what: str) -> None:
-    """Raises PreconditionError where the data is under another master key than `master`."""
-    if key_id != master.key_id:
+def require_master(key_id: str, master: MasterKey, what: str) -> MasterKey:
+    """The key, of those in use, that the data is under. Raises PreconditionError where it is another one."""
+    found = master.called(key_id)
+    if found is None:
         raise PreconditionError(
             f"{what} is under master key {key_id[:16]}, this process has {master.key_id}; start it with the master key "
             "under which the data was written"
         )
+    return found

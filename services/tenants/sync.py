@@ -40,7 +40,7 @@ class DirectorySync:
         self._snapshot = snapshot
         self._clock = clock
         self._known = known
-        self._saved = known
+        self._saved = known if snapshot.is_current else None
         self._problem: str | None = None
         self._turn = asyncio.Lock()
 
@@ -91,7 +91,9 @@ class DirectorySync:
                 generation_known=self._known.generation,
                 generation=change.after.generation,
             )
-        return change.after
+        if self._directory.is_ready:
+            return change.after
+        return await self._store.rewrap_from_other(change.after)
 
     def _take(self, state: ControlState) -> None:
         _log.info("control_data_changed", generation=state.generation, previous_generation=self._known.generation)

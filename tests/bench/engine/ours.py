@@ -20,6 +20,7 @@ from typing import Any
 import torch
 
 from cache_store.clock import SystemClock
+from cache_store.cluster_mac import KEY_BYTES
 from cache_store.registry import WorkerId
 from cache_store.tokens import pack
 from services.version import VERSION
@@ -29,7 +30,7 @@ from tests.bench.peers.answering import Answer, Question, answer_all, random_tok
 from tests.support.domains import make_domain
 from tests.support.engines import sampling
 from worker.build import build_runner
-from worker.config import CLUSTER_KEY_BYTES, NumBlocks, WorkerConfig
+from worker.config import NumBlocks, WorkerConfig
 from worker.engine import Engine
 from worker.host import engine_config
 from worker.requests import CacheMode, EngineRequest, Failed, Generated, RequestKey, Started
@@ -88,7 +89,7 @@ class Ours:
             WorkerId("bench"),
             "bench",
             "redis://nowhere",  # never connected to
-            bytes(CLUSTER_KEY_BYTES),
+            bytes(KEY_BYTES),
             NumBlocks(POOL_BLOCKS),
             model_folder=folder,
             torch_threads=threads,

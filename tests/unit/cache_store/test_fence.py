@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cache_store.cluster_mac import sign_body
 from cache_store.domain import Domain, Epoch, ScopeKind, ScopeName, TenantId, scope_name
 from cache_store.encoding import encode
 from cache_store.errors import CorruptDataError, UnauthenticatedError, VersionError
 from cache_store.fence import Fence, FenceNotice, Mark, Scope, derive_fenced_domain
-from cache_store.fence_document import _mac, read_fences, sign_notice, verify_notice, write_fences
+from cache_store.fence_document import _PERSON, read_fences, sign_notice, verify_notice, write_fences
 from tests.support.domains import FORMAT
 
 KEY = b"k" * 32
@@ -117,10 +118,10 @@ def test_a_notice_that_was_not_signed_under_the_clusters_key_is_refused(data: by
 def test_a_notice_of_another_version_is_refused_by_name() -> None:
     body = encode(99, "acme", 1, None)
     with pytest.raises(VersionError, match="has version 99"):
-        verify_notice(KEY, body + _mac(KEY, body))
+        verify_notice(KEY, body + sign_body(KEY, body, _PERSON))
 
 
 def test_a_notice_is_about_its_own_tenant() -> None:
     body = encode(1, "globex", 1, write_fences([fence()]))
     with pytest.raises(CorruptDataError, match="other fields"):
-        verify_notice(KEY, body + _mac(KEY, body))
+        verify_notice(KEY, body + sign_body(KEY, body, _PERSON))

@@ -2,11 +2,12 @@ from __future__ import annotations
 
 import pytest
 
+from cache_store.cluster_mac import sign_body
 from cache_store.domain import Epoch
 from cache_store.encoding import encode
 from cache_store.errors import UnauthenticatedError, VersionError
 from cache_store.index import Incarnation
-from cache_store.request_token import RequestClaims, _mac, sign, verify
+from cache_store.request_token import _PERSON, RequestClaims, sign, verify
 from tests.support.domains import make_domain
 
 KEY = b"k" * 32
@@ -50,4 +51,4 @@ def test_it_is_for_one_incarnation() -> None:
 def test_another_version_is_refused_by_name() -> None:
     body = encode(1, "x")
     with pytest.raises(VersionError, match="request token has version 1"):
-        verify(KEY, body + _mac(KEY, body), LIFE, 99.0)
+        verify(KEY, body + sign_body(KEY, body, _PERSON), LIFE, 99.0)

@@ -9,6 +9,7 @@ import pytest
 
 from cache_store.domain import TenantId
 from cache_store.errors import CorruptDataError, InvalidRequestError
+from services.cli.main import main
 from services.tenants import master_key
 from services.tenants.master_key import MasterKey, cluster_key, rewrap
 
@@ -138,3 +139,31 @@ def test_a_file_with_something_else_in_it_is_refused(tmp_path: Path, content: by
 def test_an_absent_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(InvalidRequestError, match=f"{tmp_path}.*{os.strerror(2)}"):
         master_key.from_file(tmp_path / "absent")
+
+
+def test_two_keys_are_one_in_use_and_one_that_is_believed(tmp_path: Path) -> None:
+    both = master_key.from_value(f"{MASTER.raw.hex()}\n{OTHER.raw.hex()}\n")
+    assert (both.key_id, both.other) == (MASTER.key_id, OTHER)
+    assert cluster_key(both) == cluster_key(MASTER) + cluster_key(OTHER)
+    assert master_key.from_value(master_key.to_text(both)) == both
+    assert both.called(OTHER.key_id) == OTHER
+    assert both.called("0" * 16) is None
+    for text in (f"{MASTER.raw.hex()} {MASTER.raw.hex()}", " ".join(bytes([at] * 32).hex() for at in range(3))):
+        with pytest.raises(InvalidRequestError, match="one or two"):
+            master_key.from_value(text)
+
+
+def test_a_master_key_is_exchanged_in_three_steps(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "key"
+    old = master_key.create_file(file)
+    assert main(["master-key", str(file), "--step", "switch"]) != 0
+    for step, ids in (("announce", 2), ("switch", 2), ("retire", 1)):
+        assert main(["master-key", str(file), "--step", step]) == 0
+        now = master_key.from_file(file)
+        out = capsys.readouterr().out
+        assert now.key_id in out
+        assert now.raw.hex() not in out
+        assert len(out.split()) // 2 >= ids
+        assert (now.key_id == old.key_id) is (step == "announce")
+    assert master_key.from_file(file).other is None
+    assert main(["master-key", str(file)]) == 0
