@@ -49,11 +49,12 @@ lint: $(VENV)/dev ## Style, types, import contracts, proto lint and drift.
 	cd proto && ../$(BIN)/buf lint
 	infra/proto.sh --check
 
-lint-infra: $(VENV)/dev ## The image's, compose's and the chart's files, without an engine or a cluster.
+lint-infra: $(VENV)/dev ## The image's, compose's, the chart's and Prometheus' files, without an engine or a cluster.
 	$(BIN)/hadolint infra/Dockerfile
 	$(BIN)/check-jsonschema --builtin-schema vendor.compose-spec infra/compose.yaml
 	$(BIN)/check-jsonschema --check-metaschema infra/helm/stemcache/values.schema.json infra/helm/schemas/*.json
 	$(BIN)/python infra/lint_chart.py
+	infra/lint_rules.sh
 
 format: $(VENV)/dev ## Formats the code.
 	$(BIN)/ruff check --fix-only .

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from cache_store.errors import InvalidRequestError
+from cache_store.telemetry.listen import MetricsListen
+from cache_store.telemetry.spans import TracingSettings
 from cache_store.tls_files import TlsFiles
 from services.cli.sizes import size_bytes
 from services.settings import Address, SettingsReader, environment
@@ -51,6 +53,11 @@ class SupervisorSettings:
     admin_address: str
     """A router that lets workers give away what they have cached before they leave; empty: they just drain."""
     admin_token_file: Path | None
+    metrics: MetricsListen | None
+    """Where this process shows its own."""
+    worker_metrics: MetricsListen | None
+    """Of workers, on the address of their nodes, where others read it with the token; None: they show none."""
+    tracing: TracingSettings | None
 
     @property
     def worker_ids(self) -> tuple[str, ...]:
@@ -73,10 +80,11 @@ class SupervisorSettings:
                 "STEMCACHE_DISK_CACHE",
                 "STEMCACHE_DISK_CACHE needs STEMCACHE_HOST_CACHE, from where blocks go to disk",
             )
+        num_workers, metrics = reader.whole("STEMCACHE_NUM_WORKERS", 1), reader.metrics()
         return SupervisorSettings(
             ray_address=reader.address("STEMCACHE_RAY_ADDRESS", ""),
             worker_id=_worker_id(found),
-            num_workers=reader.whole("STEMCACHE_NUM_WORKERS", 1),
+            num_workers=num_workers,
             redis_url=reader.redis_url("STEMCACHE_REDIS_URL", ""),
             master_key=master_key,
             master_key_file=master_key_file,
@@ -95,6 +103,9 @@ class SupervisorSettings:
             drain_s=reader.seconds("STEMCACHE_DRAIN_S", 30.0),
             admin_address=admin_address,
             admin_token_file=reader.file("STEMCACHE_ADMIN_TOKEN_FILE") if admin_address else None,
+            metrics=metrics,
+            worker_metrics=_worker_metrics(found, metrics, num_workers),
+            tracing=reader.tracing(),
         )
 
 
@@ -132,6 +143,22 @@ def _size(environ: Mapping[str, str], name: str) -> int | None:
 def _path(environ: Mapping[str, str], name: str) -> Path | None:
     text = environ.get(name, "").strip()
     return Path(text) if text else None
+
+
+def _worker_metrics(environ: Mapping[str, str], own: MetricsListen | None, num_workers: int) -> MetricsListen | None:
+    """Under the token of this process: they are read from other machines."""
+    name = "STEMCACHE_WORKER_METRICS_PORT"
+    text = environ.get(name, "").strip()
+    if text and not (text.isascii() and text.isdigit() and int(text) <= 65_535):
+        raise InvalidRequestError(name, f"{name} is {text!r}; it is a port, or 0 for a free one")
+    port = int(text or 0)
+    if port and num_workers > 1:
+        raise InvalidRequestError(name, f"{name}: {num_workers} workers may be on one node; leave it out")
+    if own is None or not own.token:
+        if port:
+            raise InvalidRequestError(name, f"{name}: workers show metrics with STEMCACHE_METRICS_TOKEN_FILE only")
+        return None
+    return MetricsListen(port=port, token=own.token)
 
 
 def _worker_tls(environ: Mapping[str, str]) -> TlsFiles | None:

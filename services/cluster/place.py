@@ -18,6 +18,7 @@ from services.cluster.ray_cluster import RayCluster
 from services.cluster.ray_node import RayNode
 from services.cluster.stop_signals import StopSignals
 from services.cluster.supervision import PartState, RestartPolicy, Supervisor
+from services.cluster.up_metrics import shown
 from services.cluster.worker_part import WorkerPart, WorkerSpec
 from services.settings import component_tls
 from services.supervisor_settings import SupervisorSettings
@@ -40,12 +41,14 @@ def keep_workers(settings: SupervisorSettings, stop: StopSignals) -> None:
     specs = [worker_spec(settings, worker_id) for worker_id in settings.worker_ids]
     with (
         Probe(settings.health_listen) as probe,
+        shown(settings.metrics, settings.ray_address) as metrics,
         RayNode(settings.ray_address) as node,
         RayCluster.connect(WorkerActor, settings.ray_address) as ray,
     ):
         stop.install()
         parts = [WorkerPart(spec, ray, SystemClock()) for spec in specs]
         supervisor = Supervisor([parts], SystemClock(), RestartPolicy(start_timeout_s=START_TIMEOUT_S))
+        metrics.supervisor = supervisor
         try:
             while not stop.wait(_TICK_S):
                 if failure := node.failure():
@@ -84,6 +87,8 @@ def worker_spec(settings: SupervisorSettings, worker_id: str) -> WorkerSpec:
         device="cuda" if settings.num_gpus else "cpu",
         torch_threads=settings.torch_threads,
         tls=settings.worker_tls,
+        metrics=settings.worker_metrics,
+        tracing=settings.tracing,
     )
     return WorkerSpec(
         worker_id=worker_id,

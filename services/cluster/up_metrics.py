@@ -1,4 +1,6 @@
-"""What `stemcache up` shows of itself: its parts, and how often it started them. On a thread with a loop of its own.
+"""What a keeper of parts shows of itself: its parts, and how often it started them. On a thread with a loop of its own.
+
+`stemcache up` and `python -m services.cluster` do; the latter also tells whether the head of its Ray answers.
 
 The supervisor belongs to the main thread, which blocks in system calls now and then; its states are single values, read
 as they are.
@@ -11,7 +13,7 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from cache_store.telemetry.families import Family, FamilyKind, counters, family
+from cache_store.telemetry.families import Family, FamilyKind, counters, family, gauge
 from cache_store.telemetry.http_server import MetricsServer, Page
 from cache_store.telemetry.listen import MetricsListen
 from cache_store.telemetry.process import process_families
@@ -19,12 +21,16 @@ from cache_store.telemetry.text import CONTENT_TYPE, render
 from services.cluster.supervision import PartState, Supervisor
 
 _STOP_S = 5.0
+_KNOCK_S = 2.0
+_HEAD = "1 while the head of Ray takes connections: only then are workers placed."
 
 
 class UpMetrics:
-    """Of one `stemcache up`."""
+    """Of one process."""
 
-    def __init__(self) -> None:
+    def __init__(self, ray_address: str = "") -> None:
+        """`ray_address`: of the head of a Ray that others run; empty: there is none."""
+        self._ray_address = ray_address
         self.address = ""
         """host:port; empty: nothing is shown."""
         self.supervisor: Supervisor | None = None
@@ -34,7 +40,8 @@ class UpMetrics:
         """The text of one scrape."""
         supervisor = self.supervisor
         parts = () if supervisor is None else part_families(supervisor.states(), supervisor.starts())
-        return render((*process_families(), *parts))
+        head = [await _head_family(self._ray_address)] if self._ray_address else []
+        return render((*process_families(), *parts, *head))
 
 
 def part_families(states: Mapping[str, PartState], starts: Mapping[str, int]) -> Iterator[Family]:
@@ -46,10 +53,21 @@ def part_families(states: Mapping[str, PartState], starts: Mapping[str, int]) ->
     yield counters("stemcache_part_starts_total", "Starts of the part; more than one is a restart.", "part", starts)
 
 
+async def _head_family(address: str) -> Family:
+    host, _, port = address.rpartition(":")
+    try:
+        async with asyncio.timeout(_KNOCK_S):
+            _, writer = await asyncio.open_connection(host.strip("[]"), int(port))
+        writer.close()
+    except OSError:  # TimeoutError is one
+        return gauge("stemcache_ray_head_answers", _HEAD, 0.0)
+    return gauge("stemcache_ray_head_answers", _HEAD, 1.0)
+
+
 @contextmanager
-def shown(listen: MetricsListen | None) -> Iterator[UpMetrics]:
+def shown(listen: MetricsListen | None, ray_address: str = "") -> Iterator[UpMetrics]:
     """Shows them until the block ends. Raises PreconditionError where the port is taken."""
-    metrics = UpMetrics()
+    metrics = UpMetrics(ray_address)
     if listen is None:
         yield metrics
         return

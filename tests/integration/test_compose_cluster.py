@@ -109,9 +109,35 @@ def test_from_where_tenants_are_only_routers_answer(cluster: ComposeCluster) -> 
     assert doctor.returncode == 0, doctor.stdout
 
 
+def test_each_process_shows_metrics_inside_to_who_has_the_token(cluster: ComposeCluster) -> None:
+    """Routers, supervisors and workers; a router names itself and all workers."""
+    token = cluster.secrets.metrics_token.read_text().strip()
+    places = {
+        "router": [f"{name}-inside:9464" for name in ("router-1", "router-2")],
+        "supervisor": [f"{name}:9464" for name in ("supervisor-1", "supervisor-2")],
+        "worker": [f"{cluster.containers[name].addresses['inside']}:9464" for name in ("ray-node-1", "ray-node-2")],
+    }
+    shown = {
+        "router": "stemcache_workers 2",
+        "supervisor": "stemcache_ray_head_answers 1",
+        "worker": "stemcache_blocks{",
+    }
+    for role, addresses in places.items():
+        for address in addresses:
+            assert cluster.fetch(f"http://{address}/metrics", "")[0] == 401, address
+            status, text = cluster.fetch(f"http://{address}/metrics", token)
+            assert status == 200, address
+            assert shown[role] in text, address
+    for router in places["router"]:
+        groups = json.loads(cluster.fetch(f"http://{router}/targets", token)[1])
+        found = {(group["labels"]["role"], target) for group in groups for target in group["targets"]}
+        assert found == {("router", router), *(("worker", each) for each in places["worker"])}
+
+
 def test_no_secret_is_seen_in_process_lists_or_logs(cluster: ComposeCluster, keys: dict[str, str]) -> None:
     files = cluster.secrets
-    secrets = {path.read_text().strip() for path in (files.master_key, files.admin_token, files.ray_token)}
+    tokens = (files.master_key, files.admin_token, files.ray_token, files.metrics_token)
+    secrets = {path.read_text().strip() for path in tokens}
     secrets |= {urlsplit(files.redis_url(role).read_text()).password or "" for role in RedisRole}
     secrets |= set(keys.values())
     assert "" not in secrets
@@ -131,12 +157,15 @@ def test_no_secret_is_seen_in_process_lists_or_logs(cluster: ComposeCluster, key
 
 
 def test_a_restart_of_each_part_fails_no_request(cluster: ComposeCluster, keys: dict[str, str]) -> None:
-    """One after the other, under load of both tenants: routers, workers, Ray nodes, Valkey."""
+    """One after the other, under load of both tenants: Ray's head, routers, Valkey, workers, Ray nodes."""
     command = ["python", "-m", "tests.support.tenant_load", cluster.routers]
     loads = {
         tenant: cluster.containers[tenant].popen(command, {"STEMCACHE_API_KEY": keys[tenant]}) for tenant in TENANTS
     }
     time.sleep(5)
+    workers = _incarnations(cluster)
+    _restart(cluster, "ray-head")
+    assert _incarnations(cluster) == workers, "workers go on without the head of Ray, and with its next one"
     for part in ("router-1", "router-2", "valkey", "supervisor-1", "supervisor-2"):
         _restart(cluster, part)
     for node in ("ray-node-1", "ray-node-2"):
@@ -156,6 +185,12 @@ def _restart(cluster: ComposeCluster, part: str) -> None:
     cluster.containers[part].stop()
     cluster.start(part)
     time.sleep(2)
+
+
+def _incarnations(cluster: ComposeCluster) -> dict[str, str]:
+    """Of each worker; another one for each start."""
+    workers = json.loads(cluster.operate("status", "--json"))["workers"]
+    return {each["worker_id"]: each["incarnation"] for each in workers}
 
 
 def _supervisor_of(cluster: ComposeCluster, node: str) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -20,6 +21,7 @@ from services.cluster.supervision import Supervisor
 from services.cluster.up_metrics import shown
 from services.cluster.valkey import EmbeddedValkey
 from services.settings import Target
+from tests.support.chart import lint_chart, of_kind
 from tests.support.prometheus_server import Prometheus, needs_prometheus, scraping
 from tests.support.redis_servers import server_named
 from tests.support.router_host import Cluster, running_cluster, tokens_request
@@ -28,6 +30,7 @@ from worker.config import NumBlocks
 
 FOLDER = Path(__file__).parents[2] / "infra" / "monitoring"
 RULES = FOLDER / "rules.yml"
+RUNBOOK = FOLDER.parent / "RUNBOOK.md"
 DASHBOARDS = sorted((FOLDER / "dashboards").glob("*.json"))
 
 ONLY_WHILE_SOMETHING_RUNS = {"stemcache_kv_real_bytes_per_token"}
@@ -47,6 +50,24 @@ def panels() -> Iterator[tuple[str, str]]:
                 yield f"{path.stem}: {panel['title']}", target["expr"].replace("$__rate_interval", "1m")
 
 
+def scalers() -> Iterator[tuple[str, str]]:
+    """What the chart has KEDA and the horizontal autoscaler ask, without the namespace that a cluster adds."""
+    documents = lint_chart().render(lint_chart().examples()["many-tenants.yaml"])
+    for scaled in of_kind(documents, "ScaledObject").values():
+        for trigger in scaled["spec"]["triggers"]:
+            yield f"KEDA: {trigger['name']}", trigger["metadata"]["query"].replace('{namespace="serving"}', "")
+    for scaler in of_kind(documents, "HorizontalPodAutoscaler").values():
+        for metric in scaler["spec"]["metrics"]:
+            if metric["type"] == "Pods":
+                yield "autoscaler", metric["pods"]["metric"]["name"]
+
+
+def test_the_chart_scales_workers_and_routers_by_what_they_have_to_do() -> None:
+    asked = dict(scalers())
+    assert set(asked) == {"KEDA: waiting", "KEDA: kv-use", "autoscaler"}
+    assert not [query for query in asked.values() if "{" in query]
+
+
 @needs_prometheus
 @pytest.mark.parametrize("arguments", [("check", "rules", "rules.yml"), ("test", "rules", "rules_test.yml")])
 def test_promtool_agrees(arguments: tuple[str, ...]) -> None:
@@ -56,10 +77,14 @@ def test_promtool_agrees(arguments: tuple[str, ...]) -> None:
 
 def test_every_alert_is_tried_and_explained() -> None:
     alerts = {rule["alert"] for rule in rules() if "alert" in rule}
-    explained = set(re.findall(r"^\| (Stemcache\w+) \|", (FOLDER / "README.md").read_text(), re.MULTILINE))
+    explained = set(re.findall(r"^### (Stemcache\w+)$", RUNBOOK.read_text(), re.MULTILINE))
     tests = yaml.safe_load((FOLDER / "rules_test.yml").read_text())["tests"]
     fired = {each["alertname"] for test in tests for each in test["alert_rule_test"] if each.get("exp_alerts")}
     assert alerts == explained == fired
+    links = {rule["alert"]: rule["annotations"]["runbook_url"] for rule in rules() if "alert" in rule}
+    assert links == {name: f"infra/RUNBOOK.md#{name.lower()}" for name in alerts}
+    told = dict(re.findall(r"^### (\w+)\n\n\*(\w+)\.\*", RUNBOOK.read_text(), re.MULTILINE))
+    assert told == {rule["alert"]: rule["labels"]["severity"] for rule in rules() if "alert" in rule}
 
 
 def test_dashboards_name_nothing_of_one_installation() -> None:
@@ -81,7 +106,9 @@ async def test_every_expression_finds_what_the_system_shows(
     urls = server_named(request, "valkey").urls
     worker = {"metrics": MetricsListen(), "pool": NumBlocks(24), "host_pool": NumBlocks(16)}
     with ExitStack() as stack:
-        up = stack.enter_context(shown(MetricsListen()))
+        listening = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+        head = f"127.0.0.1:{listening.getsockname()[1]}"
+        up = stack.enter_context(shown(MetricsListen(), head))
         up.supervisor = Supervisor([[ScriptedPart("router", [])]], SystemClock())
         targets = (Target("up", up.address),)
         async with (
@@ -114,10 +141,10 @@ async def _check(prometheus: Prometheus) -> None:
         for rule in group["rules"]:
             assert rule["health"] == "ok", rule
             assert rule.get("state", "inactive") in ("inactive", "pending"), rule
-    for title, expression in panels():
+    for title, expression in (*panels(), *scalers()):
         found = await prometheus.ask(expression)
         assert found or any(name in expression for name in ONLY_WHILE_SOMETHING_RUNS), f"{title}: {expression}"
-    asked = [expression for _, expression in panels()] + [rule["expr"] for rule in rules()]
+    asked = [expression for _, expression in (*panels(), *scalers())] + [rule["expr"] for rule in rules()]
     names = {name for expression in asked for name in _NAME.findall(expression)}
     assert len(names) > 60
     unknown = [name for name in sorted(names - ONLY_WHILE_SOMETHING_RUNS) if not await prometheus.ask(f"count({name})")]

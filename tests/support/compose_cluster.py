@@ -78,6 +78,13 @@ class ComposeCluster:
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
+    def fetch(self, url: str, token: str) -> tuple[int, str]:
+        """Status and text of a page inside."""
+        done = self.containers["operator"].run(["python", "-c", _FETCH, url], environment={"SHOWN": token})
+        assert done.returncode == 0, done.stderr
+        status, _, text = done.stdout.partition("\n")
+        return int(status), text
+
     def ask(self, tenant: str, key: str, tokens: Sequence[int]) -> Any:
         """A request of a tenant from where tenants are."""
         ids = ",".join(map(str, tokens))
@@ -89,6 +96,15 @@ class ComposeCluster:
         return json.loads(done.stdout)
 
 
+_FETCH = """
+import os, sys, urllib.error, urllib.request
+asked = urllib.request.Request(sys.argv[1], headers={"authorization": "Bearer " + os.environ["SHOWN"]})
+try:
+    with urllib.request.urlopen(asked, timeout=20) as answer:
+        print(answer.status, answer.read().decode(), sep="\\n")
+except urllib.error.HTTPError as error:
+    print(error.code)
+"""
 _CONNECT = "import socket; socket.create_connection(({host!r}, {port}), 2)"
 
 

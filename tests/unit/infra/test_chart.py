@@ -158,6 +158,62 @@ def test_tenants_reach_routers_and_nothing_else(rendered: dict[str, list[dict[st
                 assert rule["from"], f"{name} lets everybody in"
 
 
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_processes_show_metrics_to_monitoring_alone(rendered: dict[str, list[dict[str, Any]]], example: str) -> None:
+    """Each has the port, and of all rules that let somebody in there, each names those that monitor."""
+    documents = rendered[example]
+    shown = set()
+    for component, pod in pods(documents):
+        for container in pod["containers"]:
+            if any(port["name"] == "sc-metrics" for port in container.get("ports", [])):
+                shown.add(component)
+    assert shown == {"router", "supervisor", "worker"}
+    for component, pod in pods(documents):
+        if component in ("router", "supervisor"):
+            told = variables(pod["containers"][0])
+            assert told["STEMCACHE_METRICS_LISTEN"].endswith(":9464")
+            assert told["STEMCACHE_METRICS_TOKEN_FILE"] == "/run/secrets/keys/metrics-token"
+    monitoring = EXAMPLES[example]["networkPolicy"].get("monitoring")
+    policies = of_kind(documents, "NetworkPolicy")
+    rules = [
+        (name, rule["from"])
+        for name, policy in policies.items()
+        for rule in policy["spec"].get("ingress", [])
+        if {"port": 9464} in rule.get("ports", [])
+    ]
+    named = [f"sc-{component}" for component in ("router", "supervisor", "worker")] if monitoring else []
+    assert sorted(rules) == [(name, monitoring) for name in named]
+
+
+def test_metrics_are_found_under_the_names_that_rules_read() -> None:
+    monitor = of_kind(rendered_with({"metrics": {"podMonitor": True}}), "PodMonitor")["sc"]
+    [endpoint] = monitor["spec"]["podMetricsEndpoints"]
+    assert endpoint["port"] == "sc-metrics"
+    assert {"targetLabel": "job", "replacement": "stemcache"} in endpoint["relabelings"]
+    assert list(lint_chart().faults(monitor)) == []
+    off = rendered_with({"metrics": {"enabled": False}})
+    workers = [each for component, pod in pods(off) for each in pod["containers"] if component == "worker"]
+    assert not [each for each in workers if each.get("ports")]
+
+
+def test_spans_go_where_they_are_sent() -> None:
+    collectors = [{"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "tracing"}}}]
+    documents = rendered_with(
+        {"tracing": {"endpoint": "http://collector:4317"}, "networkPolicy": {"collectors": collectors}}
+    )
+    told = {component: variables(pod["containers"][0]) for component, pod in pods(documents)}
+    for component in ("router", "supervisor"):
+        assert told[component]["STEMCACHE_OTLP_ENDPOINT"] == "http://collector:4317"
+    for name in ("sc-router", "sc-worker"):
+        egress = of_kind(documents, "NetworkPolicy")[name]["spec"]["egress"]
+        assert {"to": collectors} in egress
+
+
+def rendered_with(values: dict[str, Any]) -> list[dict[str, Any]]:
+    documents: list[dict[str, Any]] = lint_chart().render({**SMALL, **values})
+    return documents
+
+
 def test_redis_users_have_the_rights_of_their_roles() -> None:
     for role in RedisRole:
         assert (CHART / "files" / f"{role}.acl").read_text().strip() == acl_rules(role)

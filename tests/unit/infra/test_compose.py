@@ -20,7 +20,7 @@ BIN = Path(sys.executable).parent
 
 def services() -> list[Service]:
     found: dict[str, Service] = {}
-    for profile in ("cpu", "gpu", "operator"):
+    for profile in ("cpu", "gpu", "operator", "monitoring"):
         found |= compose_file.services(ENVIRON, profile)
     return list(found.values())
 
@@ -48,6 +48,21 @@ def test_tenants_reach_routers_and_nothing_else() -> None:
         if service.name in outside:
             assert [port.rpartition(":")[2] for port in service.raw["ports"]] == ["7420"]
             assert not service.environment["STEMCACHE_ADMIN_LISTEN"].startswith(("0.0.0.0", "[::]"))
+
+
+def test_processes_show_metrics_where_tenants_are_not() -> None:
+    for service in services():
+        if service.command[:2] != ["python", "-m"]:
+            continue
+        listen = service.environment["STEMCACHE_METRICS_LISTEN"]
+        assert service.environment["STEMCACHE_METRICS_TOKEN_FILE"] == "/run/secrets/metrics-token"
+        if "tenants" in service.networks:
+            assert listen in [f"{name}:9464" for name in service.networks["inside"]]
+        assert listen.endswith(":9464")
+    scraped = (ROOT / "infra" / "monitoring" / "compose.yml").read_text()
+    for service in services():
+        if service.name.startswith(("supervisor", "router")):
+            assert re.search(rf"\b{service.name}\b", scraped), service.name
 
 
 def test_a_variable_that_has_to_be_set_is_asked_for() -> None:

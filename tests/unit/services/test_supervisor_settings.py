@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from cache_store.errors import InvalidRequestError
+from services.cluster.place import worker_spec
 from services.supervisor_settings import SupervisorSettings
+from worker.config import WorkerConfig
 
 
 @pytest.fixture
@@ -54,6 +56,10 @@ def test_secrets_are_not_shown(environ: dict[str, str]) -> None:
         ("STEMCACHE_KV_CACHE", "much"),
         ("STEMCACHE_DISK_CACHE", "1GiB"),
         ("STEMCACHE_WORKER_GPUS", "-1"),
+        ("STEMCACHE_METRICS_LISTEN", "0.0.0.0:9464"),
+        ("STEMCACHE_WORKER_METRICS_PORT", "nine"),
+        ("STEMCACHE_WORKER_METRICS_PORT", "9464"),
+        ("STEMCACHE_OTLP_ENDPOINT", "collector"),
     ],
 )
 def test_a_bad_value_is_refused_by_its_name(environ: dict[str, str], name: str, value: str) -> None:
@@ -61,6 +67,34 @@ def test_a_bad_value_is_refused_by_its_name(environ: dict[str, str], name: str, 
     with pytest.raises(InvalidRequestError) as caught:
         SupervisorSettings.from_environ(environ)
     assert caught.value.field == name
+
+
+def test_workers_show_metrics_under_the_token_only(environ: dict[str, str], tmp_path: Path) -> None:
+    alone = SupervisorSettings.from_environ(environ)
+    assert alone.metrics is not None
+    assert alone.metrics.host == "127.0.0.1"
+    assert alone.worker_metrics is None
+    (tmp_path / "token").write_text("t" * 32 + "\n")
+    environ |= {
+        "STEMCACHE_METRICS_LISTEN": "0.0.0.0:9464",
+        "STEMCACHE_METRICS_TOKEN_FILE": str(tmp_path / "token"),
+        "STEMCACHE_WORKER_METRICS_PORT": "9464",
+        "STEMCACHE_OTLP_ENDPOINT": "http://collector:4317",
+    }
+    settings = SupervisorSettings.from_environ(environ)
+    for listen in (settings.metrics, settings.worker_metrics):
+        assert listen is not None
+        assert (listen.port, listen.token) == (9464, "t" * 32)
+    assert "tttt" not in repr(settings)
+    config = worker_spec(settings, "worker").arguments[0]
+    assert isinstance(config, WorkerConfig)
+    assert (config.metrics, config.tracing) == (settings.worker_metrics, settings.tracing)
+    with pytest.raises(InvalidRequestError, match="2 workers"):
+        SupervisorSettings.from_environ(environ | {"STEMCACHE_NUM_WORKERS": "2"})
+    off = SupervisorSettings.from_environ(
+        environ | {"STEMCACHE_METRICS_LISTEN": "off", "STEMCACHE_WORKER_METRICS_PORT": ""}
+    )
+    assert (off.metrics, off.worker_metrics) == (None, None)
 
 
 def test_the_digest_runner_has_a_name_alone(environ: dict[str, str]) -> None:

@@ -83,6 +83,35 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- end -}}
 
+{{/* Metrics and spans of a router or a supervisor */}}
+{{- define "stemcache.sightEnvironment" -}}
+{{- if .Values.metrics.enabled }}
+- {name: STEMCACHE_METRICS_LISTEN, value: "0.0.0.0:9464"}
+- {name: STEMCACHE_METRICS_TOKEN_FILE, value: /run/secrets/keys/metrics-token}
+{{- else }}
+- {name: STEMCACHE_METRICS_LISTEN, value: "off"}
+{{- end }}
+- {name: STEMCACHE_OTLP_ENDPOINT, value: {{ .Values.tracing.endpoint | quote }}}
+- {name: STEMCACHE_TRACES_PER_S, value: {{ .Values.tracing.tracesPerSecond | quote }}}
+{{- end -}}
+
+{{/* Rule of a network policy that lets a pod send spans */}}
+{{- define "stemcache.collectorEgress" -}}
+{{- with .Values.networkPolicy.collectors }}
+- to: {{- toYaml . | nindent 4 }}
+{{- end }}
+{{- end -}}
+
+{{/* Rule of a network policy that lets Prometheus read a pod's metrics */}}
+{{- define "stemcache.metricsIngress" -}}
+{{- if .Values.metrics.enabled }}
+{{- with .Values.networkPolicy.monitoring }}
+- from: {{- toYaml . | nindent 4 }}
+  ports: [{port: 9464}]
+{{- end }}
+{{- end }}
+{{- end -}}
+
 {{- define "stemcache.spread" -}}
 {{- range $key := list "topology.kubernetes.io/zone" "kubernetes.io/hostname" }}
 - maxSkew: 1
