@@ -26,7 +26,7 @@ SHARED = replace(
     USUAL[WorkloadKind.SHARED_PREFIX], num_prefixes=3, prefix_len=64, suffix_len=10, output_len=4, range_ratio=0.5
 )
 CHATS = replace(USUAL[WorkloadKind.CONVERSATION], prefix_len=48, suffix_len=9, output_len=7, turns=4)
-"""Prefixes of whole blocks: a block that two prompts begin alike is shared only once the first of them has filled it."""
+"""Prefixes of whole blocks: a block that two prompts begin alike is shared once the first of them has filled it."""
 FAST = OpenLoop(math.inf, max_concurrency=4)
 
 
