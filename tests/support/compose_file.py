@@ -32,9 +32,8 @@ class Service:
 
     @property
     def command(self) -> list[str]:
-        """What runs, the way that a shell-less engine splits it."""
-        words = [*self.raw.get("entrypoint", []), *self.raw["command"]]
-        return [part for word in words for part in (word.split(" ", 1) if word.startswith("--") else [word])]
+        """What runs, word by word as it stands there: an engine without a shell splits nothing."""
+        return [*self.raw.get("entrypoint", []), *self.raw["command"]]
 
     @property
     def environment(self) -> dict[str, str]:

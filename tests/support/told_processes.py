@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import subprocess
 from collections.abc import Mapping, Sequence
 from datetime import timedelta
 from pathlib import Path
@@ -49,6 +50,8 @@ def understood(command: Sequence[str], environment: Mapping[str, str], folder: P
     elif program[:2] == ["ray", "start"]:
         with click.Context(ray.scripts.scripts.start) as context:
             ray.scripts.scripts.start.make_parser(context).parse_args(program[2:])
+    elif program[:2] == ["bash", "-c"]:
+        assert subprocess.run(["bash", "-n", "-c", *program[2:]]).returncode == 0, program
     elif program[0].startswith("--config.file="):
         assert (ROOT / "infra" / "monitoring" / program[0].rpartition("/")[2]).is_file(), program
     else:

@@ -128,6 +128,19 @@ def test_containers_have_no_rights_and_a_root_that_they_cannot_write_to(
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
+def test_nodes_of_ray_are_asked_at_ports_that_they_open(
+    rendered: dict[str, list[dict[str, Any]]], example: str
+) -> None:
+    """KubeRay adds probes where there are none, which ask an agent that our image does not have."""
+    [cluster] = of_kind(rendered[example], "RayCluster").values()
+    head, [workers] = cluster["spec"]["headGroupSpec"], cluster["spec"]["workerGroupSpecs"]
+    for group, port in ((head, 6379), (workers, int(workers["rayStartParams"]["node-manager-port"]))):
+        [container] = group["template"]["spec"]["containers"]
+        for probe in ("startupProbe", "readinessProbe", "livenessProbe"):
+            assert container[probe]["tcpSocket"]["port"] == port
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
 def test_ports_that_are_named_are_there(rendered: dict[str, list[dict[str, Any]]], example: str) -> None:
     documents = rendered[example]
     names = {
@@ -193,7 +206,7 @@ def test_metrics_are_found_under_the_names_that_rules_read() -> None:
     assert list(lint_chart().faults(monitor)) == []
     off = rendered_with({"metrics": {"enabled": False}})
     workers = [each for component, pod in pods(off) for each in pod["containers"] if component == "worker"]
-    assert not [each for each in workers if each.get("ports")]
+    assert not [port for each in workers for port in each["ports"] if port["name"] == "sc-metrics"]
 
 
 def test_spans_go_where_they_are_sent() -> None:

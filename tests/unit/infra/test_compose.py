@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from cache_store.errors import InvalidRequestError
 from tests.support import compose_file
 from tests.support.compose_file import Service
 from tests.support.told_processes import ROOT, known_variables, understood
@@ -65,9 +66,22 @@ def test_processes_show_metrics_where_tenants_are_not() -> None:
             assert re.search(rf"\b{service.name}\b", scraped), service.name
 
 
-def test_a_variable_that_has_to_be_set_is_asked_for() -> None:
-    with pytest.raises(KeyError, match="STEMCACHE_MODEL"):
-        compose_file.services({}, "gpu")
+def test_a_model_for_the_gpu_is_asked_for_and_the_others_need_none(tmp_path: Path) -> None:
+    """An engine fills in variables of all profiles, whichever is started: none may end that."""
+    assert compose_file.read({})
+    supervisor = compose_file.services({}, "gpu")["supervisor-gpu"]
+    with pytest.raises(InvalidRequestError, match="STEMCACHE_MODEL"):
+        understood(supervisor.command, supervisor.environment, tmp_path)
+
+
+def test_volumes_lie_where_the_user_of_the_containers_may_write() -> None:
+    """An engine gives a named volume the owner of the image's folder; only our own image's are that user's."""
+    [made] = re.findall(r"install -d -o 10001 -g 10001 -m 0700 (.*?)$", DOCKERFILE, re.M)
+    for service in services():
+        for mount in service.mounts:
+            if not mount.is_read_only and "/" not in mount.source:
+                assert service.raw["image"].startswith("stemcache:"), service.name
+                assert mount.target in made.split(), service.name
 
 
 def test_secrets_come_as_files() -> None:

@@ -83,6 +83,13 @@ capabilities: {drop: [ALL]}
 {{- end }}
 {{- end -}}
 
+{{/* Probes of a node of Ray by a port. KubeRay's own ask an agent that comes with Ray's dashboard, which is not installed. */}}
+{{- define "stemcache.rayProbes" -}}
+startupProbe: {tcpSocket: {port: {{ . }}}, periodSeconds: 3, failureThreshold: 60}
+readinessProbe: {tcpSocket: {port: {{ . }}}, periodSeconds: 5}
+livenessProbe: {tcpSocket: {port: {{ . }}}, periodSeconds: 10, failureThreshold: 6}
+{{- end -}}
+
 {{/* Metrics and spans of a router or a supervisor */}}
 {{- define "stemcache.sightEnvironment" -}}
 {{- if .Values.metrics.enabled }}
