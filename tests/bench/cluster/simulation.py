@@ -152,9 +152,9 @@ class Cluster:
         self._wake(worker)
 
     def _affinity(self, digests: bytes) -> Affinity:
-        """As the router's, of whole blocks."""
+        """As the router's, of whole blocks: at least one."""
         num_full = len(digests) // DIGEST_BYTES
-        num_blocks = min(AFFINITY_TOKENS // self._block_tokens, 1 << (num_full.bit_length() - 1))
+        num_blocks = min(max(1, AFFINITY_TOKENS // self._block_tokens), 1 << (num_full.bit_length() - 1))
         return Affinity(digests[(num_blocks - 1) * DIGEST_BYTES : num_blocks * DIGEST_BYTES])
 
     def _views(self) -> list[WorkerView]:
