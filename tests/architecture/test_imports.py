@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -47,13 +48,22 @@ def source_files() -> Iterator[Path]:
         yield from sorted((ROOT / package).rglob("*.py"))
 
 
-def imported_packages(path: Path) -> Iterator[str]:
+@cache
+def nodes(path: Path) -> tuple[ast.AST, ...]:
+    """All of a module's syntax tree."""
+    return tuple(ast.walk(ast.parse(path.read_text())))
+
+
+@cache
+def imported_packages(path: Path) -> frozenset[str]:
     """Top-level packages that a module imports anywhere in it."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    found = set()
+    for node in nodes(path):
         if isinstance(node, ast.Import):
-            yield from (alias.name.split(".")[0] for alias in node.names)
+            found.update(alias.name.split(".")[0] for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
-            yield node.module.split(".")[0]
+            found.add(node.module.split(".")[0])
+    return frozenset(found)
 
 
 @pytest.mark.parametrize("package", ALLOWED)
@@ -75,7 +85,7 @@ def test_the_environment_is_read_in_the_settings_only() -> None:
             and node.attr in {"environ", "getenv"}
             and isinstance(node.value, ast.Name)
             and node.value.id == "os"
-            for node in ast.walk(ast.parse(path.read_text()))
+            for node in nodes(path)
         )
     ]
     assert set(offenders) <= {
@@ -88,11 +98,8 @@ def test_nothing_that_came_over_a_socket_is_unpickled_or_evaluated() -> None:
     banned = {"pickle", "cloudpickle", "marshal", "shelve", "dill"}
     offenders = []
     for path in source_files():
-        tree = ast.parse(path.read_text())
-        calls = {
-            node.func.id for node in ast.walk(tree) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
-        }
-        if banned & set(imported_packages(path)) or {"eval", "exec"} & calls or "torch.load" in path.read_text():
+        calls = {node.func.id for node in nodes(path) if isinstance(node, ast.Call) and isinstance(node.func, ast.Name)}
+        if banned & imported_packages(path) or {"eval", "exec"} & calls or "torch.load" in path.read_text():
             offenders.append(str(path.relative_to(ROOT)))
     assert not offenders
 

@@ -39,7 +39,7 @@ from tests.support.redis_servers import RedisServer
 from tests.support.router_host import eventually
 from tests.support.step_driver import Driver
 from tests.support.tiered_worker import BLOCK_SIZE, NOTHING, Sizes, TieredWorker, tiered_config, tiered_worker
-from tests.support.tiny_models import tiny_model
+from tests.support.tiny_models import kernel_cache, tiny_model
 from tests.support.worker_host import CLUSTER_KEY
 from worker.build import build_runner, connect_stores
 from worker.config import RunnerKind, WorkerConfig
@@ -147,7 +147,7 @@ def config_of(kind: RunnerKind, parent: Path, folder: Path, redis_url: str) -> W
     if kind is RunnerKind.DIGEST:
         return config
     model = tiny_model("llama", parent)
-    return replace(config, runner=kind, model_name="tiny", model_folder=model, cache_dir=parent / "cache")
+    return replace(config, runner=kind, model_name="tiny", model_folder=model, cache_dir=kernel_cache(parent))
 
 
 @pytest.mark.parametrize("kind", RunnerKind)

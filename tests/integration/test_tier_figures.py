@@ -16,12 +16,6 @@ LEAST_CONVERSATION = {2: 30.0, 5: 36.0, 10: 36.9}
 LRU_CONVERSATION = {2: 28.4, 5: 36.0, 10: 37.0}
 """Of one pool of five times the blocks: 27.4, 35.9, 37.0 elsewhere."""
 LEAST_CLAUDE_CODE = {2: 91.5, 5: 95.1, 10: 95.6}
-EVERYDAY = 2
-"""Other capacities are for the night."""
-
-
-def capacities(figures: dict[int, float]) -> list[object]:
-    return [pytest.param(each, marks=[] if each == EVERYDAY else [pytest.mark.nightly]) for each in figures]
 
 
 @cache
@@ -37,7 +31,8 @@ def num_written(result: ReplayResult) -> int:
     return host.stored_blocks
 
 
-@pytest.mark.parametrize("percent", capacities(LEAST_CONVERSATION))
+@pytest.mark.nightly
+@pytest.mark.parametrize("percent", LEAST_CONVERSATION)
 def test_the_default_policy_on_conversations(percent: int) -> None:
     assert 100 * tiered(CONVERSATION, PolicyKind.CLASS, percent).hit_rate >= LEAST_CONVERSATION[percent]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from tests.support.domains import make_domain
 from tests.support.memory_stores import MemoryStores
 from tests.support.reference import generate
-from tests.support.tiny_models import load_tiny
+from tests.support.tiny_models import kernel_cache, load_tiny
 from tests.support.worker_host import client_of, digest_config, running_workers
 from worker.config import KvBytes, RunnerKind
 
@@ -19,7 +19,10 @@ async def test_a_paged_worker_answers_as_transformers_does_cold_and_warm(tmp_pat
     model = load_tiny("llama", tmp_path)
     expected = generate(model, PROMPT, 24).tokens
     config = digest_config(
-        runner=RunnerKind.PAGED, model_folder=tmp_path / "llama", cache_dir=tmp_path / "cache", pool=KvBytes(4 << 20)
+        runner=RunnerKind.PAGED,
+        model_folder=tmp_path / "llama",
+        cache_dir=kernel_cache(tmp_path),
+        pool=KvBytes(4 << 20),
     )
     config = replace(config, model_name="tiny")
     async with running_workers([config], MemoryStores().connect) as [host], client_of(host) as client:

@@ -35,7 +35,7 @@ SIZES = ((2, 3, 4), (4, 2, 0), (6, 4, 3), (8, 6, 24), (6, 3, 8), (6, 8, 0), (8, 
 """Blocks on the device, in the host's memory, on disk."""
 
 is_nightly = settings.get_current_profile_name() == "nightly"
-walks = settings(max_examples=10_000 if is_nightly else 150)
+walks = settings(max_examples=10_000 if is_nightly else 80)
 
 outcomes = st.one_of(
     st.none(),
@@ -123,7 +123,7 @@ class TierMachine(RuleBasedStateMachine):
 
 
 TierMachine.TestCase.settings = settings(
-    deadline=None, stateful_step_count=40, max_examples=1_000 if is_nightly else 60
+    deadline=None, stateful_step_count=40, max_examples=1_000 if is_nightly else 40
 )
 TestTiers = TierMachine.TestCase
 

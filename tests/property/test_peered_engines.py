@@ -28,7 +28,7 @@ from worker.requests import CacheMode
 pytestmark = pytest.mark.timeout(3_600)  # the nightly profile takes minutes
 
 many = settings(
-    max_examples=4_000 if settings.get_current_profile_name() == "nightly" else 30,
+    max_examples=4_000 if settings.get_current_profile_name() == "nightly" else 20,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # a smaller seed is no simpler case
 )

@@ -33,7 +33,7 @@ from worker.requests import CacheMode, RequestKey
 pytestmark = pytest.mark.timeout(3_600)  # the nightly profile takes minutes
 
 many = settings(
-    max_examples=4_000 if settings.get_current_profile_name() == "nightly" else 40,
+    max_examples=4_000 if settings.get_current_profile_name() == "nightly" else 25,
     deadline=None,
     phases=(Phase.explicit, Phase.reuse, Phase.generate),  # a smaller seed is no simpler case
 )

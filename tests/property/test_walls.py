@@ -38,7 +38,7 @@ pytestmark = pytest.mark.timeout(1_800)  # the nightly profile takes minutes
 BLOCK = 2
 OWN = (make_domain("own"), make_domain("own", partition="p"))
 OTHERS = tuple(make_domain(name) for name in ("ann", "bob", "cyd"))
-many = settings(max_examples=10_000 if settings.get_current_profile_name() == "nightly" else 300)
+many = settings(max_examples=10_000 if settings.get_current_profile_name() == "nightly" else 150)
 EAGER = WatchRules(turnovers=1, min_evidence=8)
 NEVER = WatchRules(useless_density=0.0)
 seeds = st.integers(0, 2**64 - 1)

@@ -111,7 +111,7 @@ def load_tiny(name: str, folder: Path, **changes: object) -> LoadedModel:
 def kernel_cache(folder: Path) -> Path:
     """A cache folder below `folder` whose compiled kernels are those of all tests: compiling takes seconds."""
     cache = folder / "cache"
-    cache.mkdir(exist_ok=True)
+    cache.mkdir(parents=True, exist_ok=True)
     kernels = cache / "kernels"
     if not kernels.exists():
         shared = Path(tempfile.gettempdir()) / f"stemcache-test-kernels-{os.getuid()}"

@@ -11,11 +11,11 @@ SKIPPING = "import pytest\ndef test_it():\n    pytest.skip({reason!r})\n"
 def test_only_listed_reasons_pass_in_ci(pytester: pytest.Pytester, monkeypatch, reason: str, status: int) -> None:
     monkeypatch.setenv("CI", "true")
     pytester.makepyfile(SKIPPING.format(reason=reason))
-    done = pytester.runpytest_subprocess("-p", "tests.support.allowed_skips")
+    done = pytester.runpytest_inprocess("-p", "tests.support.allowed_skips")
     assert done.ret == status
 
 
 def test_elsewhere_any_reason_passes(pytester: pytest.Pytester, monkeypatch) -> None:
     monkeypatch.delenv("CI", raising=False)
     pytester.makepyfile(SKIPPING.format(reason="felt like it"))
-    assert pytester.runpytest_subprocess("-p", "tests.support.allowed_skips").ret == 0
+    assert pytester.runpytest_inprocess("-p", "tests.support.allowed_skips").ret == 0

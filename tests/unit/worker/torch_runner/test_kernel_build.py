@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.compilers import compiler, needs_compiler
+from tests.support.tiny_models import kernel_cache
 from worker.torch_runner import kernel_check
 from worker.torch_runner.compiler import Compiler, find_compiler
 from worker.torch_runner.fastest import fastest_attention
@@ -33,18 +34,19 @@ def test_many_builders_at_once_compile_once(tmp_path: Path) -> None:
     assert [file.suffix for file in sorted((tmp_path / "cache" / "kernels").iterdir())] == [".lock", ".so"]
 
 
+@pytest.mark.nightly  # it compiles for itself
 @needs_compiler
 def test_a_build_that_was_killed_leaves_nothing_in_the_way(tmp_path: Path) -> None:
-    build_kernel(compiler(), tmp_path)
-    (library,) = (tmp_path / "kernels").glob("*.so")
-    library.unlink()
-    library.with_suffix(".making").write_bytes(b"half a library")
+    name = Path(build_kernel(compiler(), kernel_cache(tmp_path / "whole"))._name).name
+    killed = (tmp_path / "kernels" / name).with_suffix(".making")
+    killed.parent.mkdir()
+    killed.write_bytes(b"half a library")
     assert build_kernel(compiler(), tmp_path).stemcache_supports(6, 2, 64, 64) == 1
 
 
 @needs_compiler
 def test_shapes_that_the_kernel_does_not_compute_are_told(tmp_path: Path) -> None:
-    supports = build_kernel(compiler(), tmp_path).stemcache_supports
+    supports = build_kernel(compiler(), kernel_cache(tmp_path)).stemcache_supports
     widths = ((16, 16), (64, 64), (256, 256), (192, 128), (576, 512), (17, 16), (16, 24 + 1), (1040, 16))
     expected = [True] * 5 + [False] * 3
     assert [bool(supports(6, 2, *both)) for both in widths] == expected
@@ -92,8 +94,8 @@ def test_a_variable_that_names_no_compiler_means_plain_torch(
 
 @needs_compiler
 def test_with_a_compiler_the_kernel_is_used(tiny: Callable[[str], LoadedModel], tmp_path: Path) -> None:
-    assert fastest_attention(tiny("llama"), cache_dir=tmp_path).name == "native"
-    assert kernel_check.main([str(tmp_path)]) == 0
+    assert fastest_attention(tiny("llama"), cache_dir=kernel_cache(tmp_path)).name == "native"
+    assert kernel_check.main([str(kernel_cache(tmp_path))]) == 0
 
 
 def test_arguments_of_the_compiler_may_stand_in_the_variable(monkeypatch: pytest.MonkeyPatch) -> None:

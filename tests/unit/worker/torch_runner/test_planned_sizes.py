@@ -16,7 +16,7 @@ from cache_store.planning.pool import USUAL_LIMITS, Load, PoolPlan, plan_pool
 from cache_store.planning.weights import WeightSource
 from cache_store.pool_sizes import StepLimits
 from cache_store.registry import WorkerId
-from tests.support.tiny_models import NAMES, tiny_model
+from tests.support.tiny_models import NAMES, kernel_cache, tiny_model
 from worker.build import build_runner
 from worker.config import KvBytes, KvChoice, WorkerConfig
 from worker.model_files.digests import default_cache_dir
@@ -60,7 +60,7 @@ def worker_config(folder: Path, size_bytes: int, kv_dtype: KvChoice = KvChoice.A
         cluster_key=bytes(32),
         pool=KvBytes(size_bytes),
         model_folder=folder,
-        cache_dir=folder.parent,
+        cache_dir=kernel_cache(folder.parent),
         kv_dtype=kv_dtype,
     )
 
