@@ -37,9 +37,10 @@ demo: $(VENV)/runtime ## Two tenants on a real model, end to end; sets everythin
 up: $(VENV)/runtime ## Keeps the same system running until Ctrl-C.
 	@$(BIN)/stemcache up
 
-test: $(VENV)/dev ## All tests: two at a time, then one by one those that load a real model or start a whole system.
-	$(BIN)/python -m pytest -m "not nightly and not slow" -n 2 --dist loadfile
-	$(BIN)/python -m pytest -m "not nightly and slow"
+test: $(VENV)/dev ## All tests: two at a time, those with real models and whole systems last, and one by one what measures times.
+	$(BIN)/python -m pytest -m "not nightly and not slow and not alone" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not nightly and slow and not alone" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -m "not nightly and alone"
 
 lint: $(VENV)/dev ## Style, types, import contracts, proto lint and drift.
 	$(BIN)/ruff check .

@@ -71,7 +71,7 @@ async def asserted(
     return found
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 async def test_tenants_that_are_isolated_pass(
     request: pytest.FixtureRequest, valkey: EmbeddedValkey, tmp_path: Path
 ) -> None:
@@ -83,7 +83,7 @@ async def test_tenants_that_are_isolated_pass(
 
 
 @pytest.mark.nightly
-@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("limit", [ROUGH_LIMIT, STANDARD_LIMIT])
 async def test_tenants_that_are_isolated_pass_the_tighter_tests(
@@ -95,7 +95,7 @@ async def test_tenants_that_are_isolated_pass_the_tighter_tests(
     assert found.verdict.outcome is Outcome.PASSED
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 @pytest.mark.parametrize("mute", [None, Mute])
 async def test_domains_without_the_tenant_are_found(
     request: pytest.FixtureRequest,
@@ -111,7 +111,7 @@ async def test_domains_without_the_tenant_are_found(
     assert found.verdict.outcome is Outcome.LEAK
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 async def test_without_caching_nothing_can_be_told(
     request: pytest.FixtureRequest, valkey: EmbeddedValkey, tmp_path: Path
 ) -> None:
@@ -121,7 +121,7 @@ async def test_without_caching_nothing_can_be_told(
     assert found.verdict.outcome is Outcome.BLIND
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 async def test_the_command_tells_by_its_status(
     request: pytest.FixtureRequest, valkey: EmbeddedValkey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,7 +31,7 @@ from worker.digest_rule import expected_output
 from worker.digest_runner import digest_model
 from worker.sampling import SamplingParams
 
-pytestmark = pytest.mark.slow  # it waits for what is measured while it runs
+pytestmark = pytest.mark.alone  # it waits for what is measured while it runs
 
 SLOW = {"digest_token_s": 0.0002, "digest_step_s": 0.002, "pool": NumBlocks(2_048)}
 HIT_RATE_KEPT = 0.95

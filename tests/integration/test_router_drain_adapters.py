@@ -20,7 +20,7 @@ from worker.digest_rule import expected_output
 from worker.digest_runner import digest_model
 from worker.sampling import SamplingParams
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.alone
 
 SLOW = {"digest_token_s": 0.0002, "digest_step_s": 0.02, "pool": NumBlocks(2_048)}
 

@@ -12,7 +12,7 @@ import pytest
 from tests.bench.machine import ROOT
 
 
-@pytest.mark.slow
+@pytest.mark.alone
 def test_it_measures_all_ways(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     options = ["--tokens", "64", "--calls", "3", "--rounds", "2", "--calls-per-round", "64", "--json", str(result)]
