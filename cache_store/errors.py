@@ -8,6 +8,7 @@
     ├── PreconditionError        the state does not allow it; says what to do first
     ├── LimitExceededError       a limit of the caller's tenant; says when to retry
     ├── UnavailableError         the cluster cannot serve now; says when to retry
+    │   └── LeavingError         this worker takes nothing new any more; another one is to be asked
     ├── DeadlineError            the deadline passed or cannot be met
     ├── ComputationError         the model gave no token for a request
     ├── WorkerLostError          the worker went away in the middle of a request
@@ -66,6 +67,10 @@ class UnavailableError(StemcacheError):
     def __init__(self, message: str, retry_after_s: float) -> None:
         super().__init__(message)
         self.retry_after_s = retry_after_s
+
+
+class LeavingError(UnavailableError):
+    """A worker leaves: it takes nothing new for the rest of its life."""
 
 
 class DeadlineError(StemcacheError):

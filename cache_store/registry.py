@@ -27,6 +27,9 @@ WorkerId = NewType("WorkerId", str)
 PROTOCOL_VERSION = 5
 """Version of `stemcache.worker.v1` and of the records below."""
 
+LEAVING_REASON = "WORKER_LEAVING"
+"""Reason of the google.rpc.ErrorInfo with which a worker that leaves refuses what is new."""
+
 MAX_TENANTS_TOLD = 64
 """Tenants whose use of its blocks a worker tells with each renewal."""
 

@@ -21,7 +21,7 @@ from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
 
 from cache_store.clock import Clock
 from cache_store.drain_token import verify_drain
-from cache_store.errors import DeadlineError, StemcacheError, UnavailableError
+from cache_store.errors import DeadlineError, LeavingError, StemcacheError
 from cache_store.index import Incarnation
 from cache_store.request_token import RequestClaims, verify
 from cache_store.telemetry.spans import SpanSink
@@ -47,7 +47,7 @@ from worker.runner import ModelInfo
 from worker.statuses import to_status
 
 DRAIN_RETRY_AFTER_S = 1.0
-"""What a router is told to wait before it asks a draining worker again; another one is better at once."""
+"""What whoever does not ask another worker at once is told to wait."""
 
 WRITE_TIMEOUT_S = 60.0
 """A caller that takes no message for that long has its call ended."""
@@ -282,7 +282,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
 
     def _require_open(self) -> None:
         if self._draining:
-            raise UnavailableError("this worker is draining; ask another one", DRAIN_RETRY_AFTER_S)
+            raise LeavingError("this worker is leaving; ask another one", DRAIN_RETRY_AFTER_S)
 
 
 async def _abort(context: Context, error: Exception) -> NoReturn:

@@ -17,6 +17,7 @@ from cache_store.errors import (
     CancelledRequestError,
     DeadlineError,
     InvalidRequestError,
+    LeavingError,
     LimitExceededError,
     NotFoundError,
     PreconditionError,
@@ -26,6 +27,7 @@ from cache_store.errors import (
     VersionError,
     WorkerLostError,
 )
+from cache_store.registry import LEAVING_REASON
 
 _CODES: dict[type[StemcacheError], int] = {
     InvalidRequestError: code_pb2.INVALID_ARGUMENT,
@@ -36,6 +38,7 @@ _CODES: dict[type[StemcacheError], int] = {
     AlreadyExistsError: code_pb2.ALREADY_EXISTS,
     LimitExceededError: code_pb2.RESOURCE_EXHAUSTED,
     UnavailableError: code_pb2.UNAVAILABLE,
+    LeavingError: code_pb2.UNAVAILABLE,
     WorkerLostError: code_pb2.UNAVAILABLE,  # as the router sees a broken connection; ABORTED is its own to say
     DeadlineError: code_pb2.DEADLINE_EXCEEDED,
     CancelledRequestError: code_pb2.CANCELLED,
@@ -67,6 +70,11 @@ def _details(error: Exception) -> list[Message]:
     if isinstance(error, LimitExceededError):
         exceeded = error_details_pb2.QuotaFailure.Violation(subject=error.subject, description=str(error))
         return [error_details_pb2.QuotaFailure(violations=[exceeded]), _retry_info(error.retry_after_s)]
+    if isinstance(error, PreconditionError):
+        state = error_details_pb2.PreconditionFailure.Violation(type="STATE", description=str(error))
+        return [error_details_pb2.PreconditionFailure(violations=[state])]
+    if isinstance(error, LeavingError):
+        return [_retry_info(error.retry_after_s), error_details_pb2.ErrorInfo(reason=LEAVING_REASON)]
     if isinstance(error, UnavailableError):
         return [_retry_info(error.retry_after_s)]
     return []

@@ -12,7 +12,7 @@ from stemcache.worker.v1 import worker_pb2
 from cache_store.clock import Clock
 from cache_store.digest import DIGEST_BYTES
 from cache_store.domain import FormatDigest
-from cache_store.errors import DeadlineError, InvalidRequestError, UnavailableError, WorkerLostError
+from cache_store.errors import DeadlineError, InvalidRequestError, LeavingError, UnavailableError, WorkerLostError
 from cache_store.index import Incarnation
 from cache_store.registry import RENEW_S, WorkerRecord
 from cache_store.tokens import TOKEN_BYTES, count, unpack
@@ -87,9 +87,11 @@ class Dispatcher:
                 if carried.answer.has_ended:
                     take(attempt.finished())
                     return
+            except LeavingError:
+                self._view.note_leaving(choice.worker.incarnation)
+                continue  # it has not tried: nobody asks it again
             except UnavailableError as error:
-                is_bound = choice.rule is RouteRule.AFFINITY and not carried.has_begun
-                if is_bound and not await self._is_leaving(choice.worker):
+                if choice.rule is RouteRule.AFFINITY and not carried.has_begun:
                     raise  # others may have filled it; to go elsewhere would let them decide what hits
                 retry_after_s = max(retry_after_s, error.retry_after_s)
             else:
@@ -128,12 +130,6 @@ class Dispatcher:
     def _withdraw(self, coming: Speculation | None) -> None:
         if coming is not None:
             self._speculations.withdraw(coming)
-
-    async def _is_leaving(self, worker: WorkerRecord) -> bool:
-        """Whether a worker that refused takes nothing any more, rather than nothing now. It has said so already."""
-        await self._view.poll()
-        known = {record.incarnation: record for record in self._view.records()}.get(worker.incarnation)
-        return known is None or known.draining
 
     def _choose(
         self, job: Job, tried: frozenset[Incarnation], carried: Carried, kv_format: FormatDigest | None

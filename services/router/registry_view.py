@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Collection, Container, Mapping
+from dataclasses import replace
 
 import structlog
 
@@ -44,6 +45,8 @@ class _Known:
         self.seen_s = now_s
         """When it was last listed, or could have been: the registry did not answer."""
         self.is_listed = True
+        self.is_leaving = record.draining
+        """As far as anybody knows; it does not come back from that."""
         self.suspected_until_s = now_s
 
 
@@ -150,6 +153,12 @@ class RegistryView:
             known.suspected_until_s = self._clock.monotonic_s() + LEASE_S
             _log.warning("worker.suspected", worker_id=known.record.worker_id)
 
+    def note_leaving(self, incarnation: Incarnation) -> None:
+        """Notes that a worker takes nothing new for the rest of its life, whatever the registry shows."""
+        known = self._known.get(incarnation)
+        if known is not None:
+            known.is_leaving, known.record = True, replace(known.record, draining=True)
+
     async def run(self) -> None:
         """Polls until cancelled."""
         while True:
@@ -200,7 +209,9 @@ class RegistryView:
         if known is None:
             known = self._known[incarnation] = _Known(record, now_s)
             _log.info("worker.joined", worker_id=record.worker_id, model=record.model)
-        known.record, known.record_s, known.seen_s, known.is_listed = record, now_s, now_s, True
+        known.is_leaving = known.is_leaving or record.draining
+        known.record = replace(record, draining=known.is_leaving)
+        known.record_s, known.seen_s, known.is_listed = now_s, now_s, True
 
     def _forget(self, current: Container[WorkerId], listed: Container[Incarnation], now_s: float) -> None:
         """Loses incarnations that were replaced, and those that stay away."""

@@ -18,7 +18,7 @@ import structlog
 from google.protobuf.any_pb2 import Any as AnyMessage
 from google.protobuf.duration_pb2 import Duration
 from google.protobuf.message import Message
-from google.rpc.error_details_pb2 import BadRequest, QuotaFailure, RetryInfo
+from google.rpc.error_details_pb2 import BadRequest, ErrorInfo, PreconditionFailure, QuotaFailure, RetryInfo
 from google.rpc.status_pb2 import Status as StatusMessage
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from stemcache.v1 import inference_pb2 as pb
@@ -28,13 +28,15 @@ from cache_store.errors import (
     ComputationError,
     DeadlineError,
     InvalidRequestError,
+    LeavingError,
     LimitExceededError,
+    PreconditionError,
     StemcacheError,
     UnavailableError,
     WorkerLostError,
 )
 from cache_store.index import Incarnation
-from cache_store.registry import RENEW_S, WorkerRecord
+from cache_store.registry import LEAVING_REASON, RENEW_S, WorkerRecord
 from cache_store.telemetry.trace_context import HEADER
 from cache_store.tls_files import Component, TlsFiles
 from cache_store.tokens import PackedTokens
@@ -333,7 +335,9 @@ def _from_worker(error: grpc.aio.AioRpcError) -> StemcacheError:
     code, message = error.code(), error.details() or ""
     details = _details(error)
     if code is grpc.StatusCode.UNAVAILABLE and (retry := _detail(details, RetryInfo())) is not None:
-        return UnavailableError(message, retry.retry_delay.ToMilliseconds() / 1000)
+        info = _detail(details, ErrorInfo())
+        kind = LeavingError if info is not None and info.reason == LEAVING_REASON else UnavailableError
+        return kind(message, retry.retry_delay.ToMilliseconds() / 1000)
     if any(words in message for words in _TLS_REFUSALS):  # else it would look like a worker that is away, for ever
         _log.error("worker.tls_refused", reason=message)
     if code in _LOST:
@@ -342,6 +346,8 @@ def _from_worker(error: grpc.aio.AioRpcError) -> StemcacheError:
         bad = _detail(details, BadRequest())
         field = bad.field_violations[0].field if bad is not None and bad.field_violations else "request"
         return InvalidRequestError(field.replace("sampling.", "sampling_params."), message)
+    if code is grpc.StatusCode.FAILED_PRECONDITION and _detail(details, PreconditionFailure()) is not None:
+        return PreconditionError(message)
     if code is grpc.StatusCode.DEADLINE_EXCEEDED:
         return DeadlineError("the deadline passed before the worker was done")
     if code is grpc.StatusCode.RESOURCE_EXHAUSTED and (quota := _detail(details, QuotaFailure())) is not None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import grpc
 import pytest
 from google.rpc import error_details_pb2, status_pb2
 
 from cache_store import errors
+from cache_store.registry import LEAVING_REASON
 from worker.statuses import to_status
 
 
@@ -16,9 +19,10 @@ def all_errors() -> list[errors.StemcacheError]:
         errors.InvalidRequestError: errors.InvalidRequestError("prompt", "why"),
         errors.LimitExceededError: errors.LimitExceededError("rate", "why", 1.5),
         errors.UnavailableError: errors.UnavailableError("why", 1.5),
+        errors.LeavingError: errors.LeavingError("why", 1.5),
         errors.VersionError: errors.VersionError("wire", 1, 2),
     }
-    ours = (kind for kind in errors.StemcacheError.__subclasses__() if kind.__module__ == errors.__name__)
+    ours = (kind for kind in vars(errors).values() if isinstance(kind, type) and kind is not errors.StemcacheError)
     return [special.get(kind) or kind("why") for kind in ours]
 
 
@@ -54,15 +58,26 @@ def test_details_say_which_field_and_when_to_come_again() -> None:
     assert retry.retry_delay.ToMilliseconds() == 1_500
 
 
+def test_who_leaves_says_so_to_programs() -> None:
+    assert len(details(errors.UnavailableError("full", 1.0))) == 1
+    reason = error_details_pb2.ErrorInfo()
+    assert details(errors.LeavingError("why", 1.0))[1].Unpack(reason)
+    assert reason.reason == LEAVING_REASON
+
+
 def test_a_limit_is_named() -> None:
     failure = error_details_pb2.QuotaFailure()
     assert packed(errors.LimitExceededError("pinned blocks", "why", 1.5)).Unpack(failure)
     assert [each.subject for each in failure.violations] == ["pinned blocks"]
 
 
-def packed(error: Exception) -> object:
+def packed(error: Exception) -> Any:
+    return details(error)[0]
+
+
+def details(error: Exception) -> list[Any]:
     [(_, binary)] = to_status(error).trailing_metadata
-    return status_pb2.Status.FromString(binary).details[0]
+    return list(status_pb2.Status.FromString(binary).details)
 
 
 def test_a_fault_of_the_program_shows_nothing_of_itself() -> None:

@@ -67,6 +67,16 @@ async def test_shows_the_last_report(bench: Bench) -> None:
     assert not bench.view.is_serving
 
 
+async def test_a_worker_that_said_that_it_leaves_does_not_come_back_from_that(bench: Bench) -> None:
+    await bench.poll(worker_record("a"))
+    bench.view.note_leaving(bench.only().record.incarnation)
+    assert bench.only().record.draining
+    await bench.poll(worker_record("a"))
+    assert bench.only().record.draining, "a report from before has made it one that serves"
+    await bench.poll(worker_record("a", incarnation="later"))
+    assert not bench.only().record.draining
+
+
 @pytest.mark.parametrize("version", [0, PROTOCOL_VERSION + 1])
 async def test_another_protocol_version_is_refused_by_name(bench: Bench, version: int) -> None:
     await bench.poll(worker_record("a"), worker_record("old", protocol_version=version))
