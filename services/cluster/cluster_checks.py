@@ -35,9 +35,10 @@ SHARED_MEMORY_BYTES = 96 << 20
 
 INSIDE_PORTS = {
     6379: "Redis, or Ray's GCS",
-    6380: "Redis with TLS",
+    6380: "Redis with TLS, or a node of Ray",
     7421: "the operator's API",
-    7422: "probes",
+    7422: "the console",
+    7423: "probes",
     8265: "Ray's dashboard, where anybody with its token runs programs",
     9464: "metrics",
     10001: "Ray's client port",
