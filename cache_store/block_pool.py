@@ -13,6 +13,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from cache_store.account import Account
+from cache_store.adoptions import Adoptions
 from cache_store.clock import Clock
 from cache_store.digest import Hasher, xxh3_128
 from cache_store.domain import Domain, DomainTag, TenantId
@@ -89,6 +90,8 @@ class BlockPool:
         self._evictions = Evictions(
             clock, self._tree, self._ledger, self._unused, self._events, self.lower, self.windows
         )
+        self.adoptions = Adoptions(self._ledger, self._unused, self._evictions, self._uses)
+        """Room for what another worker gives away."""
         self.matching = Matching(self._tree, self.windows, self.lower, geometry.block_size)
         """What of a prompt is here; holds nothing and counts as no use."""
         self.audit = PoolAudit(

@@ -139,6 +139,31 @@ class Evictions:
         if not account.num_used:
             self._ledger.leave(account)
 
+    def num_older(self, account: Account, num_most: int, before_s: float) -> int:
+        """How many blocks, at most so many, `evict_older` would evict."""
+        older: set[Block] = set()
+        for leaf in account.queue.older_leaves(before_s):
+            block: object = leaf
+            while isinstance(block, Block) and block not in older and len(older) < num_most:
+                if block.ref_count or block.use is None or block.use.time_s >= before_s:
+                    break
+                older.add(block)
+                block = block.parent
+            if len(older) == num_most:
+                break
+        return len(older)
+
+    def evict_older(self, account: Account, num_most: int, before_s: float, asking: Account) -> int:
+        """Evicts what the account used last before a time, at most so many blocks, the oldest first; how many."""
+        num_gone = 0
+        while num_gone < num_most and (leaf := account.queue.pop_oldest(before_s)) is not None:
+            num_gone += self._evict_tail(account, leaf, num_most - num_gone)
+        if account is not asking:
+            _note_cause(asking, account, num_gone)
+        if not account.num_used:
+            self._ledger.leave(account)
+        return num_gone
+
     def _evict_tail(self, account: Account, leaf: Block, num_most: int) -> int:
         """Evicts a leaf and, as long as they become leaves of the same use, its ancestors; how many."""
         use, root = leaf.use, self._tree.root_of(leaf)

@@ -115,8 +115,11 @@ class EvictionQueue(Generic[B]):
                 self._num_entries -= 1
                 return heappop(heap)[3]
 
-    def pop_oldest(self) -> B | None:
-        """Takes out the leaf whose last use was the longest ago, whatever its class; None where there is no leaf."""
+    def pop_oldest(self, before_s: float = math.inf) -> B | None:
+        """Takes out the leaf whose last use was the longest ago, whatever its class; None where there is no leaf.
+
+        None as well where that was used no earlier than `before_s`.
+        """
         oldest: ClassId | None = None
         for class_id, heap in self._classes.items():
             if not _counts_first(heap):
@@ -124,11 +127,20 @@ class EvictionQueue(Generic[B]):
                 self._forget_worth(class_id)
             if heap and (oldest is None or heap[0] < self._classes[oldest][0]):
                 oldest = class_id
-        if oldest is None:
+        if oldest is None or self._classes[oldest][0][0] >= before_s:
             return None
         self._forget_worth(oldest)
         self._num_entries -= 1
         return heappop(self._classes[oldest])[3]
+
+    def older_leaves(self, before_s: float) -> Iterator[B]:
+        """Leaves that were used before a time, in no order; a block may come twice."""
+        for class_id, heap in self._classes.items():
+            if not _counts_first(heap):
+                self._settle(heap)
+                self._forget_worth(class_id)
+            if heap and heap[0][0] < before_s:
+                yield from (entry[3] for entry in heap if entry[0] < before_s and _counts(entry))
 
     def leaves(self) -> Iterator[B]:
         """All entries that count; a block may come twice. For checks."""

@@ -6,6 +6,7 @@ many prefixes go through one of them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from heapq import nlargest
@@ -51,7 +52,9 @@ class HotPrefix:
     digest: bytes
     """Of its last block. Two looks may take different prefixes for one by it, no more."""
     order: int
-    """Of that block's last use, over all of the worker's: larger is later."""
+    """Tells that block's last use from others."""
+    used_s: float = math.inf
+    """When that was, by the pool's clock; infinite: it is in use."""
 
     @property
     def num_blocks(self) -> int:
@@ -66,7 +69,7 @@ def hottest(
     Each ends with a block that `lasts`: what has a time to live is left out, unless something that has none follows it.
     """
     ends = _lasting_ends(leaves, lasts)
-    latest = nlargest(most, ends.items(), key=lambda each: order_of(each[0]))
+    latest = nlargest(most, ends.items(), key=lambda each: (used_s(each[0]), order_of(each[0])))
     lines: dict[CachedBlock, Line] = {}
     ranks: dict[str, int] = {}
     ranked: list[tuple[int, HotPrefix]] = []
@@ -75,7 +78,7 @@ def hottest(
         if line is None:
             break
         rank = ranks[domain.tenant] = ranks.get(domain.tenant, -1) + 1
-        ranked.append((rank, HotPrefix(domain, line, end.digest, order_of(end))))
+        ranked.append((rank, HotPrefix(domain, line, end.digest, order_of(end), used_s(end))))
     ranked.sort(key=lambda pair: pair[0])
     return [prefix for _, prefix in ranked]
 
@@ -83,6 +86,11 @@ def hottest(
 def order_of(block: CachedBlock) -> int:
     """When it was used last; what was never let go of is in use."""
     return IN_USE if block.use is None else block.use.order
+
+
+def used_s(block: CachedBlock) -> float:
+    """When it was used last, by the pool's clock; infinite where it is in use."""
+    return math.inf if block.use is None else block.use.time_s
 
 
 def _lasting_ends(

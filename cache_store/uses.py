@@ -46,6 +46,17 @@ class Uses:
             start = end
         assert start == len(blocks), "every block has a use"
 
+    def elsewhere(self, account: Account, use: Use | None, time_s: float) -> Use:
+        """Of blocks that were used at a time in another pool, and here as `use` says, if ever."""
+        if use is None:
+            moved = account.policy.unknown_use(time_s)
+        else:
+            moved = Use(time_s, use.class_id, use.num_tokens, use.turn, use.session, use.expires_s)
+            moved.place = use.place
+        self._num_uses += 1
+        moved.order = self._num_uses
+        return moved
+
     def unknown(self, account: Account) -> Use:
         """Of blocks of which nobody said how they were used."""
         use = account.policy.unknown_use(self._clock.monotonic_s())

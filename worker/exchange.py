@@ -79,9 +79,12 @@ class Exchange:
         """A fetch has ended."""
         self._fetches.arrived(fetched)
 
-    def adopt(self, hint: PeerHint, domain: Domain, tokens: PackedTokens) -> SwapIn | None:
-        """Begins to fetch a prefix that no request here asks for; None where there is no room for it now."""
-        return self._fetches.adopt(hint, domain, tokens)
+    def adopt(self, hint: PeerHint, domain: Domain, tokens: PackedTokens, unused_s: float = math.inf) -> SwapIn | None:
+        """Begins to fetch a prefix that no request here asks for; None where there is no room for it now.
+
+        It replaces what was used longer ago than `unused_s`; infinite: not known, it replaces nothing.
+        """
+        return self._fetches.adopt(hint, domain, tokens, unused_s)
 
     def domain(self, tag: DomainTag) -> Domain | None:
         """The one of that name, if there is something of it."""

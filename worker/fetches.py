@@ -47,6 +47,8 @@ class Landing:
     first_block: int
     blocks: tuple[bytearray, ...]
     state: SwapIn
+    used_s: float | None
+    """When they were used last, by this worker's clock, where nobody asked for them here."""
 
 
 @dataclass(slots=True, eq=False)
@@ -56,8 +58,8 @@ class _Fetch:
     began_s: float
     worth_s: float
     """What computing its blocks would take, or what is taken for that."""
-    is_ahead: bool
-    """Ordered for nobody yet."""
+    used_s: float | None = None
+    """Of one that is ordered for nobody yet: when its blocks were used last."""
     waiting: dict[Sequence, float] = field(default_factory=dict)
     """Until when each waits."""
 
@@ -71,7 +73,7 @@ class _Fetch:
 
     @property
     def is_wanted(self) -> bool:
-        return self.is_ahead or bool(self.waiting)
+        return self.used_s is not None or bool(self.waiting)
 
     def patience_s(self, num_blocks: int) -> float:
         """How long to wait for so many of its blocks."""
@@ -137,18 +139,23 @@ class Fetches:
         sequence.wait_for(fetch.state, now_s)
         return True
 
-    def adopt(self, hint: PeerHint, domain: Domain, tokens: PackedTokens) -> SwapIn | None:
-        """Fetches a prefix for nobody yet, within what its tenant can take without others' blocks; None: not now."""
+    def adopt(self, hint: PeerHint, domain: Domain, tokens: PackedTokens, unused_s: float) -> SwapIn | None:
+        """Fetches a prefix for nobody yet, as far as it has room (`cache_store/adoptions.py`); None: not now.
+
+        What of it is here already counts as used when it was used there.
+        """
         if not self._is_possible:
             return None
-        num_here = self._pool.cached_tokens(domain, tokens, count(tokens)).total // self._block_size
+        used_s = self._clock.monotonic_s() - unused_s
+        num_here = self._date(domain, tokens, used_s)
         num_there = min(hint.num_blocks, count(tokens) // self._block_size)
-        num_blocks = min(num_there - num_here, self._num_allowed(domain), self._num_spare(domain))
-        if num_blocks <= 0:
+        num_wanted = min(num_there - num_here, self._num_allowed(domain))
+        num_blocks = self._pool.adoptions.num_room(domain, num_wanted, used_s) if num_wanted > 0 else 0
+        if num_blocks == 0:
             return None
         tokens = part(tokens, 0, (num_here + num_blocks) * self._block_size)
         fetch = self._order(hint, domain, tokens, num_here, MAX_TIMEOUT_S)
-        fetch.is_ahead = True
+        fetch.used_s = used_s
         fetch.worth_s = self._cost.timeout_s(num_blocks)
         return fetch.state
 
@@ -158,15 +165,14 @@ class Fetches:
         if fetch is None:
             return
         self._note(fetch, fetched)
-        order = fetch.order
-        blocks = fetched.blocks[: self._num_taken(order)] if fetch.is_ahead else fetched.blocks
+        order, blocks = fetch.order, fetched.blocks
         if not blocks:
             fetch.state.end(0, self._clock.monotonic_s())
             return
         end = order.first_block + len(blocks)
         tokens = part(order.tokens, 0, end * self._block_size)
         self._landing.append(fetch)
-        if not self._land(Landing(order.domain, tokens, order.first_block, blocks, fetch.state)):
+        if not self._land(Landing(order.domain, tokens, order.first_block, blocks, fetch.state, fetch.used_s)):
             fetch.state.end(0, self._clock.monotonic_s())
             self._landing.remove(fetch)
 
@@ -276,7 +282,7 @@ class Fetches:
             timeout_s=timeout_s,
         )
         state = SwapIn(first_block, (Elsewhere.PEER,) * num_blocks)
-        fetch = _Fetch(order, state, self._clock.monotonic_s(), worth_s=timeout_s, is_ahead=False)
+        fetch = _Fetch(order, state, self._clock.monotonic_s(), worth_s=timeout_s)
         self._running[order.id] = fetch
         self.counts = replace(self.counts, fetches=self.counts.fetches + 1)
         self._peers.order(order)
@@ -294,16 +300,12 @@ class Fetches:
         )
         return min(MAX_FETCH_BLOCKS, num_bytes // self._block_bytes, self._pool.num_available(domain))
 
-    def _num_spare(self, domain: Domain) -> int:
-        """Blocks that its tenant could take within its guarantee, or that nobody uses."""
-        use = self._pool.use_of(domain)
-        num_unused = self._pool.num_blocks - self._pool.num_used
-        return max(0, min(use.max_blocks - use.used_blocks, max(use.guaranteed_blocks - use.used_blocks, num_unused)))
-
-    def _num_taken(self, order: FetchOrder) -> int:
-        """Blocks of an order for nobody that are here by now, and as many more as have room."""
-        num_here = self._pool.cached_tokens(order.domain, order.tokens, count(order.tokens)).device // self._block_size
-        return max(0, num_here - order.first_block) + self._num_spare(order.domain)
+    def _date(self, domain: Domain, tokens: PackedTokens, used_s: float) -> int:
+        """The device's blocks of a prompt have been used at a time elsewhere; how many there are."""
+        match = self._pool.match_and_pin(domain, tokens, count(tokens))
+        self._pool.adoptions.date(match.blocks, used_s)
+        self._pool.release(match.pinned)
+        return len(match.blocks)
 
     def _note(self, fetch: _Fetch, fetched: Fetched) -> None:
         peer, num_blocks = fetch.order.peer.incarnation, len(fetched.blocks)

@@ -10,6 +10,7 @@ loop.
 from __future__ import annotations
 
 import asyncio
+import math
 import secrets
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
@@ -105,7 +106,8 @@ class PeerAnswers:
         """Fetches a prefix from a worker that leaves; how many blocks of it came. Claims and fences were checked."""
         tokens = packed_prompt(message.prompt)
         hint = peer_hint(message.holder, claims, self._clock.unix_s())
-        state = await self._ask(lambda engine: engine.exchange.adopt(hint, claims.domain, tokens))
+        unused = message.unused_duration.ToNanoseconds() / 1e9 if message.HasField("unused_duration") else math.inf
+        state = await self._ask(lambda engine: engine.exchange.adopt(hint, claims.domain, tokens, max(0.0, unused)))
         if state is None:
             return 0
         while state.end_s is None:  # noqa: ASYNC110 - it ends on another thread, and always does

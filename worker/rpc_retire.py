@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import grpc
 import structlog
-from google.protobuf import timestamp_pb2
+from google.protobuf import duration_pb2, timestamp_pb2
 from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
 
 from cache_store.clock import Clock
@@ -186,4 +186,11 @@ class Retirement:
                 block_count=prefix.num_blocks,
                 clock_time=clock_time,
             ),
+            unused_duration=self._unused(prefix),
         )
+
+    def _unused(self, prefix: HotPrefix) -> duration_pb2.Duration:
+        """Since its last use."""
+        duration = duration_pb2.Duration()
+        duration.FromNanoseconds(round(max(0.0, self._clock.monotonic_s() - prefix.used_s) * 1e9))
+        return duration

@@ -59,6 +59,8 @@ class _OwnedSwapIn:
     tokens: PackedTokens
     """Of the blocks."""
     num_running: int
+    used_s: float | None = None
+    """When the blocks were used elsewhere, where nobody asked for them here."""
     failed: set[int] = field(default_factory=set)
     is_void: bool = False
     """Nothing of it may be used: its domain was purged meanwhile, or the plan that started it failed."""
@@ -235,14 +237,18 @@ class Swap:
         self._pool.release(match.pinned[len(held) :])
         data = landing.blocks[max(0, len(held) - landing.first_block) :]
         num_new = min(len(data), self._room(domain.tenant), self._pool.num_available(domain))
-        if num_new <= 0 or len(held) < landing.first_block:  # what they follow is gone, or all of them are here by now
+        if len(held) < landing.first_block:
+            num_new = 0  # what they follow is gone
+        elif landing.used_s is not None:
+            num_new = self._pool.adoptions.make_room(domain, num_new, landing.used_s)
+        if num_new == 0:
             self._pool.release(held)
             return False
         blocks = self._allocate(domain, num_new)
         state = landing.state
         state.move(len(held), state.tiers[:num_new])
         filled = part(tokens, len(held) * size, (len(held) + num_new) * size)
-        swap_in = _OwnedSwapIn(domain, state, held, blocks, (), filled, num_new)
+        swap_in = _OwnedSwapIn(domain, state, held, blocks, (), filled, num_new, landing.used_s)
         names = block_names(domain, tokens, len(held), size)
         for number, (name, arrived, block) in enumerate(zip(names[:num_new], data[:num_new], blocks, strict=True)):
             identifier = self._new_transfer()
@@ -259,6 +265,8 @@ class Swap:
         parent = swap_in.held[-1] if swap_in.held else None
         tokens = part(swap_in.tokens, 0, num_whole * self._block_size)
         standing = self._pool.commit(swap_in.domain, parent, blocks[:num_whole], tokens)
+        if swap_in.used_s is not None:
+            self._pool.adoptions.date((*swap_in.held, *standing), swap_in.used_s)
         self._pool.windows.unlock((*swap_in.held, *standing, *blocks[num_whole:]))
         self._pool.release(blocks[num_whole:])
         self._pool.release((*swap_in.held, *standing))

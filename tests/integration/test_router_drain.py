@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from pathlib import Path
 from random import Random
 
@@ -16,6 +17,7 @@ from stemcache.v1 import inference_pb2 as pb
 from cache_store.tokens import pack, unpack
 from services.cluster.redis_roles import RoleUrls
 from services.cluster.valkey import EmbeddedValkey
+from tests.support.prefix_calls import matched
 from tests.support.redis_servers import server_named
 from tests.support.router_host import (
     ADMIN_METADATA,
@@ -108,6 +110,38 @@ async def test_hits_stay_when_a_worker_leaves(urls: RoleUrls, tmp_path: Path) ->
         assert reused / possible >= HIT_RATE_KEPT * before, f"{reused / possible:.3f} after {before:.3f}"
         served = {host.record().worker_id for host in cluster.workers if host.healthy}
         assert f"worker-{leaving}" not in served
+
+
+async def test_hits_stay_where_everybodys_cache_is_full(urls: RoleUrls, tmp_path: Path) -> None:
+    """Of prompts that nobody asks for again, as caches are."""
+    random = Random(3)
+    async with running_cluster(urls, tmp_path, [{**SLOW, "pool": NumBlocks(120)}] * 3) as cluster:
+        while min(host.thread.load.used_blocks for host in cluster.workers) < 115:
+            prompts = [[random.randrange(1, 30_000) for _ in range(400)] for _ in range(6)]
+            await asyncio.gather(*(cluster.acme.generate(tokens_request(each, max_tokens=1)) for each in prompts))
+        hot = [[random.randrange(1, 30_000) for _ in range(160)] for _ in range(8)]
+        reused = Counter[str]()
+
+        async def are_hit() -> bool:
+            """Almost all, at whichever worker each is."""
+            reused.clear()
+            for prompt in hot:
+                request = tokens_request([*prompt, random.randrange(1, 30_000)], max_tokens=1)
+                answer = await cluster.acme.generate(request)
+                reused[answer.route.worker_id] += answer.usage.cached_tokens
+            return reused.total() >= HIT_RATE_KEPT * 160 * len(hot)
+
+        await eventually_async(are_hit)
+        ((leaving, _),) = reused.most_common(1)
+        await drain(cluster, leaving)
+
+        async def are_there() -> bool:
+            found = [await matched(cluster.acme, prompt) for prompt in hot]
+            return sum(found) >= HIT_RATE_KEPT * 160 * len(hot)
+
+        await eventually_async(are_there)
+        assert await are_hit()
+        assert leaving not in reused
 
 
 @pytest.mark.nightly

@@ -9,7 +9,7 @@ from cache_store.quota import TierShare
 from cache_store.tokens import pack
 from tests.support.domains import make_domain
 from tests.support.engines import ACME, GLOBEX, Bench, sampling
-from tests.support.manual_peers import PeeredBench, link
+from tests.support.manual_peers import Answering, PeeredBench, link
 from tests.support.quotas import make_table
 from worker.give_away import shares
 
@@ -224,6 +224,43 @@ def test_a_tenants_quota_holds_for_what_it_is_given_and_for_no_other_tenant() ->
     assert [state and state.num_whole for state in states] == [4, 10]
     assert taker.engine.exchange.adopt(holder.hint(10), ACME, tokens) is None, "it is at its maximum"
     assert {use.tenant: use.used_blocks for use in taker.engine.usage()} == {ACME.tenant: 4, GLOBEX.tenant: 10}
+
+
+def test_a_worker_whose_cache_is_full_takes_what_was_used_later() -> None:
+    """It keeps its own of the last while; what it is given is as old as it was."""
+    holder, taker = PeeredBench("holder"), PeeredBench("taker", num_blocks=24)
+    link(holder, taker)
+    holder.answer(range(100, 141), sampling(max_tokens=1))
+    for first in (300, 400):
+        taker.answer(range(first, first + 48), sampling(max_tokens=1))
+        taker.clock.advance(10.0)
+    tokens = pack(range(100, 140))
+    assert taker.engine.exchange.adopt(holder.hint(10), ACME, tokens, 60.0) is None
+    state = taker.engine.exchange.adopt(holder.hint(10), ACME, tokens, 15.0)
+    assert state is not None
+    taker.peers.end_all()
+    taker.run_until_idle()
+    assert state.num_whole == 10
+    assert taker.engine.lookup(ACME, pack(range(400, 449))).device == 48
+    taker.answer(range(500, 541), sampling(max_tokens=1))
+    assert taker.engine.lookup(ACME, pack(range(400, 449))).device == 48, "what it was given goes before"
+    assert taker.engine.lookup(ACME, tokens).device < 40
+
+
+def test_what_waits_to_be_taken_makes_no_room_before_it_has_come() -> None:
+    holder, taker = PeeredBench("holder"), PeeredBench("taker", num_blocks=24)
+    link(holder, taker)
+    holder.answer(range(100, 141), sampling(max_tokens=1))
+    for first in (300, 400):
+        taker.answer(range(first, first + 49), sampling(max_tokens=1))
+        taker.clock.advance(10.0)
+    before = taker.engine.snapshot()
+    state = taker.engine.exchange.adopt(holder.hint(10), ACME, pack(range(100, 140)), 0.0)
+    taker.peers.end_all(Answering.FAILED)
+    taker.run_until_idle()
+    assert state is not None
+    assert state.num_whole == 0
+    assert taker.engine.snapshot() == before
 
 
 def test_who_takes_it_makes_room_within_the_guarantee() -> None:

@@ -859,6 +859,7 @@ class AdoptPrefixRequest(_message.Message):
     REQUEST_TOKEN_FIELD_NUMBER: _builtins.int
     PROMPT_FIELD_NUMBER: _builtins.int
     HOLDER_FIELD_NUMBER: _builtins.int
+    UNUSED_DURATION_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """Version of this protocol at the sender."""
     request_token: _builtins.bytes
@@ -869,6 +870,10 @@ class AdoptPrefixRequest(_message.Message):
     def holder(self) -> Global___PeerHint:
         """The worker that is about to leave."""
 
+    @_builtins.property
+    def unused_duration(self) -> _duration_pb2.Duration:
+        """Since its last use there; zero: it is in use. Absent: not known, so that nothing makes room for it."""
+
     def __init__(
         self,
         *,
@@ -876,10 +881,11 @@ class AdoptPrefixRequest(_message.Message):
         request_token: _builtins.bytes = ...,
         prompt: _builtins.bytes = ...,
         holder: Global___PeerHint | None = ...,
+        unused_duration: _duration_pb2.Duration | None = ...,
     ) -> None: ...
-    _HasFieldArgType: _TypeAlias = _typing.Literal["holder", b"holder"]  # noqa: Y015
+    _HasFieldArgType: _TypeAlias = _typing.Literal["holder", b"holder", "unused_duration", b"unused_duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["holder", b"holder", "prompt", b"prompt", "protocol_version", b"protocol_version", "request_token", b"request_token"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holder", b"holder", "prompt", b"prompt", "protocol_version", b"protocol_version", "request_token", b"request_token", "unused_duration", b"unused_duration"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
