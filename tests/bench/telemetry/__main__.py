@@ -2,10 +2,11 @@
 
 Two routers over the same workers, and two workers asked straight, each in a process of its own: one of each pair with
 metrics and tracing off, one with both on, scraped every second and sending spans to a collector. Token-digest runners
-without time of their own, so that only bookkeeping is measured. Both of a pair are asked for a second each, in turn, in
-random order within a round. A ratio is that of one round's calls per second of processor time of the process (or per
-second), on against off; the median of all rounds is told, with the middle half of them. Two processes of one program
-differ by a per cent or two from start to start: so all are started anew several times, and hash as the others do.
+without time of their own, so that only bookkeeping is measured. A ratio is that of one round, on against off: of calls
+per second of processor time of the process, while both are asked at once, and of calls per second, while one after the
+other is asked for as long, in random order. The median of all rounds is told, with the middle half of them. Two
+processes of one program differ by a per cent or two from start to start: so all are started anew several times, and
+hash as the others do.
 """
 
 from __future__ import annotations
@@ -72,7 +73,7 @@ def main() -> None:
             for name, each in found.items()
         },
     }
-    raw = {name: {"off": [*map(asdict, each.off)], "on": [*map(asdict, each.on)]} for name, each in found.items()}
+    raw = {name: asdict(each) for name, each in found.items()}
     record.write(arguments, figures=figures, raw=raw, versions=versions("grpcio", "uvloop", "opentelemetry-sdk"))
 
 
@@ -93,7 +94,7 @@ def _cells(ratios: Sequence[float]) -> tuple[str, str]:
 
 
 def _rate(ratios: Ratios) -> float:
-    return statistics.median(moment.calls / moment.took_s for moment in ratios.off)
+    return statistics.median(both.off.calls / both.off.took_s for both in ratios.in_turn)
 
 
 async def _measure(
@@ -109,7 +110,8 @@ async def _measure(
             await pair.warm(_WARM_S)
         for _ in range(arguments.rounds):
             for pair in pairs:
-                await pair.round(order, arguments.seconds, found[pair.name])
+                await pair.together(arguments.seconds, found[pair.name])
+                await pair.in_turn(order, arguments.seconds, found[pair.name])
         if not collector.num_bytes:
             raise RuntimeError("no spans came: it is not what was to be measured")
 
@@ -179,8 +181,8 @@ def _record_of(records: Sequence[WorkerRecord], process: Listening) -> WorkerRec
 def _arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.bench.telemetry", description=__doc__)
     parser.add_argument("--starts", type=int, default=3, help="times that all processes are started")
-    parser.add_argument("--rounds", type=int, default=8, help="of each start")
-    parser.add_argument("--seconds", type=float, default=1.0, help="that each process is asked in a round")
+    parser.add_argument("--rounds", type=int, default=10, help="of each start")
+    parser.add_argument("--seconds", type=float, default=0.6, help="that each process is asked in a round")
     parser.add_argument("--tokens", type=int, default=512, help="of each prompt")
     parser.add_argument("--traces-per-s", type=int, default=TRACES_PER_S)
     parser.add_argument("--json", type=Path, default=ROOT / "build" / "bench-telemetry.json")

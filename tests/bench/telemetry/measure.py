@@ -1,6 +1,8 @@
-"""Two processes of a kind asked in turn for a moment each, in random order within a round.
+"""Two processes of a kind, asked for a moment: both at once, and one after the other in random order.
 
-A moment ends by the clock: calls that are open then are waited for, and count.
+Processor time for a call is compared while both are asked, since whatever else the machine does, its caches and its
+clock, is then the same for both; calls per second while one is. A moment ends by the clock: calls that are open then
+are waited for, and count.
 """
 
 from __future__ import annotations
@@ -28,23 +30,40 @@ class Moment:
     """Of the process, all its threads."""
 
 
+@dataclass(frozen=True, slots=True)
+class Both:
+    """Moments of both of a pair."""
+
+    off: Moment
+    on: Moment
+
+    @property
+    def cpu_ratio(self) -> float:
+        """On against off, of calls per second of processor time."""
+        return (self.on.calls / self.on.cpu_s) / (self.off.calls / self.off.cpu_s)
+
+    @property
+    def rate_ratio(self) -> float:
+        """Of calls per second."""
+        return (self.on.calls / self.on.took_s) / (self.off.calls / self.off.took_s)
+
+
 @dataclass(slots=True)
 class Ratios:
-    """On against off, by round."""
+    """All rounds of one pair."""
 
-    cpu: list[float] = field(default_factory=list)
-    """Of calls per second of processor time."""
-    rate: list[float] = field(default_factory=list)
-    """Of calls per second."""
-    off: list[Moment] = field(default_factory=list)
-    on: list[Moment] = field(default_factory=list)
+    together: list[Both] = field(default_factory=list)
+    in_turn: list[Both] = field(default_factory=list)
 
-    def add(self, off: Moment, on: Moment) -> None:
-        """One more round."""
-        self.off.append(off)
-        self.on.append(on)
-        self.cpu.append((on.calls / on.cpu_s) / (off.calls / off.cpu_s))
-        self.rate.append((on.calls / on.took_s) / (off.calls / off.took_s))
+    @property
+    def cpu(self) -> list[float]:
+        """While both were asked."""
+        return [each.cpu_ratio for each in self.together]
+
+    @property
+    def rate(self) -> list[float]:
+        """While one was asked."""
+        return [each.rate_ratio for each in self.in_turn]
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,29 +76,36 @@ class Pair:
 
     async def warm(self, seconds: float) -> None:
         """Has both do what is measured later."""
-        for side in (0, 1):
-            await self._moment(side, seconds)
+        await self._moments((0, 1), seconds)
 
-    async def round(self, order: random.Random, seconds: float, ratios: Ratios) -> None:
-        """Both, one after the other."""
-        found = {side: await self._moment(side, seconds) for side in order.sample((0, 1), 2)}
-        ratios.add(found[0], found[1])
+    async def together(self, seconds: float, ratios: Ratios) -> None:
+        """Both at once: whatever else the machine does, it does to both."""
+        off, on = await self._moments((0, 1), seconds)
+        ratios.together.append(Both(off, on))
 
-    async def _moment(self, side: int, seconds: float) -> Moment:
-        process, call = self.processes[side], self.calls[side]
-        num_calls = 0
-        cpu_s, began_s = process.cpu_s(), time.perf_counter()
+    async def in_turn(self, order: random.Random, seconds: float, ratios: Ratios) -> None:
+        """One after the other, each with the machine to itself."""
+        found = {side: (await self._moments((side,), seconds))[0] for side in order.sample((0, 1), 2)}
+        ratios.in_turn.append(Both(found[0], found[1]))
 
-        async def caller() -> None:
-            nonlocal num_calls
+    async def _moments(self, sides: Sequence[int], seconds: float) -> list[Moment]:
+        num_calls = [0, 0]
+        cpu_s = [self.processes[side].cpu_s() for side in sides]
+        began_s = time.perf_counter()
+
+        async def caller(side: int) -> None:
             while time.perf_counter() - began_s < seconds:
-                await call()
-                num_calls += 1
+                await self.calls[side]()
+                num_calls[side] += 1
 
         async with asyncio.TaskGroup() as tasks:
-            for _ in range(CONCURRENCY):
-                tasks.create_task(caller())
-        return Moment(num_calls, time.perf_counter() - began_s, process.cpu_s() - cpu_s)
+            for number in range(CONCURRENCY):
+                tasks.create_task(caller(sides[number % len(sides)]))
+        took_s = time.perf_counter() - began_s
+        return [
+            Moment(num_calls[side], took_s, self.processes[side].cpu_s() - began)
+            for side, began in zip(sides, cpu_s, strict=True)
+        ]
 
 
 def spread(values: Sequence[float]) -> tuple[float, float, float]:
