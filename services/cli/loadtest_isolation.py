@@ -11,12 +11,11 @@ from pathlib import Path
 import uvloop
 
 from cache_store.errors import InvalidRequestError
-from services.cli.connection import data_folder
+from services.cli.connection import reach_of
 from services.cli.durations import seconds
 from services.cli.exit_codes import ExitCode
 from services.cli.loadtest_plan import loads_of
 from services.cli.loadtest_running import opened, result_folder
-from services.cluster.up_state import read_state
 from services.loadtest.isolation.assertion import Assertion, Listeners, Wanted, assert_isolation
 from services.loadtest.isolation.client_prober import client_prober
 from services.loadtest.isolation.power import ROUGH_LIMIT, STANDARD_LIMIT, THOROUGH_LIMIT
@@ -24,12 +23,11 @@ from services.loadtest.isolation.record import ISOLATION, IsolationRecord, recor
 from services.loadtest.isolation.samples import Party, Variant
 from services.loadtest.isolation.verdict import Outcome
 from services.loadtest.reporting.report import write_report
-from services.user_settings import UserSettings
 
 _STATUS = {Outcome.PASSED: ExitCode.OK, Outcome.LEAK: ExitCode.REFUSED, Outcome.BLIND: ExitCode.UNDECIDED}
-_HELP = """In place of a load: two tenants send random prompts, first one at a time, then both at once. Exit status 0: a
-tenant tells its own repeats from first requests, and cannot tell what the other has cached; 1: a leak; 4: it could not
-tell its own either, for example because caching is off."""
+_HELP = """In place of a load: two tenants send random prompts, first one at a time, then both at once. Exit status 0:
+they tell their own repeats from first requests, and neither can tell what the other has cached; 1: a leak; 4: they
+cannot tell their own either, for example because caching is off."""
 
 
 def add_isolation_flags(parser: argparse.ArgumentParser) -> None:
@@ -81,9 +79,9 @@ def run_isolation(args: argparse.Namespace) -> int:
 
 
 async def _asserted(args: argparse.Namespace, keys: Mapping[Party, str]) -> IsolationRecord:
-    address = args.address or read_state(data_folder(args, UserSettings.load())).address
+    reach = reach_of(args)
     wanted = Wanted(args.auc_limits, args.within, tuple(Variant), secrets.randbits(48))
-    async with client_prober(address, keys, args.model) as (prober, card):
+    async with client_prober(reach.address, keys, args.model, reach.trust) as (prober, card):
         listeners = Listeners(lambda line: print(line, flush=True), _progress)
         found: Assertion = await assert_isolation(prober, card.vocab_size, card.max_model_len - 1, wanted, listeners)
     return record_of(found, card.name)

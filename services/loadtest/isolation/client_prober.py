@@ -17,6 +17,7 @@ from services.client.purge_scope import PurgePartition
 from services.client.requests import GenerationRequest, Sampling, Tokens
 from services.client.results import Delta, GenerationFinished, ModelCard
 from services.loadtest.isolation.samples import Answer, Party
+from services.tls import Trust
 
 _ONE_TOKEN = Sampling(temperature=0.0, max_tokens=1, ignore_eos=True)
 
@@ -47,15 +48,16 @@ class ClientProber:
 
 @asynccontextmanager
 async def client_prober(
-    address: str, keys: Mapping[Party, str], model: str
+    address: str, keys: Mapping[Party, str], model: str, trust: Trust | None = None
 ) -> AsyncIterator[tuple[ClientProber, ModelCard]]:
     """A prober, and the model that it asks; `model` may be empty where there is one. Purges what it has cached."""
     partition = f"isolation-{secrets.token_hex(8)}"
     async with AsyncExitStack() as stack:
         clients = {
-            party: await stack.enter_async_context(AsyncStemcacheClient(address, key)) for party, key in keys.items()
+            party: await stack.enter_async_context(AsyncStemcacheClient(address, key, trust=trust))
+            for party, key in keys.items()
         }
-        card = _chosen(await clients[Party.OWNER].models(), model)
+        card = _chosen(await clients[Party.LEFT].models(), model)
         yield ClientProber(clients, card.name, partition), card
         for client in clients.values():
             await client.cache.purge(PurgePartition(partition))

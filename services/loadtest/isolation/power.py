@@ -6,7 +6,11 @@ Pure. Nothing to tell means an AUC of 0.5, whose estimate from `n` samples of ei
     max(AUC, 1 - AUC) + z(CONFIDENCE) × standard error  <  limit.
 
 `n` is the least for which that holds with the wanted probability. A leak that shows in a part f of the requests
-moves the AUC by f / 2, and fails the test with probability CONFIDENCE where that reaches the limit.
+moves the AUC by f / 2, and fails the test with probability CONFIDENCE where that reaches the limit. Samples are those
+of both tenants; what only one of them can see counts half.
+
+The controls, repeats that have to be told from first requests, need no bound: a few are enough where the prompts are
+long enough. With MOST_CONTROLS of them a true AUC of 0.98 is found below 0.95 in less than a run of a hundred.
 """
 
 from __future__ import annotations
@@ -24,6 +28,9 @@ PASS_PROBABILITY = 0.98
 LEAST_SAMPLES = 20
 """Of fewer, times say nothing: they may be in any order by chance."""
 
+MOST_CONTROLS = 100
+"""Repeats in each variant."""
+
 _MARGIN = 1.03
 """The error is estimated from the same samples, and scatters itself."""
 
@@ -40,6 +47,8 @@ class Power:
     """Of the upper bound of the AUC."""
     num_samples: int
     """Of either kind, in each variant of the test."""
+    num_controls: int
+    """Repeats in each variant, at least."""
     num_variants: int
     """All of them have to pass."""
 
@@ -56,10 +65,11 @@ class Power:
     def text(self) -> str:
         """For people."""
         return (
-            f"power: {self.num_samples:,} requests of either kind in each of {self.num_variants} variants. Without a "
-            f"leak the AUC is 0.5 ± {self.standard_error:.4f} (one standard error), and the upper {CONFIDENCE:.0%} "
-            f"bound stays below {self.limit:g} in at least {PASS_PROBABILITY:.0%} of runs; a leak that shows in "
-            f"{self.certain_leak:.0%} of the requests or more fails the test in at least {CONFIDENCE:.0%}."
+            f"power: {self.num_samples:,} requests of either kind, and {self.num_controls:,} repeats or more, in each "
+            f"of {self.num_variants} variants. Without a leak the AUC is 0.5 ± {self.standard_error:.4f} (one standard "
+            f"error), and the upper {CONFIDENCE:.0%} bound stays below {self.limit:g} in at least "
+            f"{PASS_PROBABILITY:.0%} of runs; a leak that shows in {self.certain_leak:.0%} of the requests or more "
+            f"fails the test in at least {CONFIDENCE:.0%}."
         )
 
 
@@ -78,4 +88,4 @@ def plan_power(limit: float, num_variants: int) -> Power:
     num_samples = LEAST_SAMPLES
     while null_error(num_samples) > wanted:
         num_samples += 1
-    return Power(limit, num_samples, num_variants)
+    return Power(limit, num_samples, min(num_samples, MOST_CONTROLS), num_variants)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import TypeVar
+
 import numpy as np
+
+T = TypeVar("T")
 
 _FIRST_TOKEN = 16
 """Below are the special tokens of usual vocabularies."""
 
 
 class FreshPrompts:
-    """Draws prompts of a vocabulary. Two of them share their first tokens with a chance of one in billions."""
+    """Draws prompts of a vocabulary. Two of them share more than a few of their first tokens in no test."""
 
     def __init__(self, seed: int, vocab_size: int) -> None:
         """Raises ValueError for a vocabulary in which prompts would begin alike by chance."""
@@ -22,10 +27,6 @@ class FreshPrompts:
         """A prompt."""
         return tuple(self._rng.integers(_FIRST_TOKEN, self._vocab_size, num_tokens).tolist())
 
-    def heads(self) -> bool:
-        """A coin's side."""
-        return bool(self._rng.integers(2))
-
-    def pause(self, mean_s: float) -> float:
-        """Seconds between two requests of somebody who comes at random."""
-        return float(self._rng.exponential(mean_s))
+    def one_of(self, choices: Sequence[T]) -> T:
+        """Any of them, each as likely."""
+        return choices[int(self._rng.integers(len(choices)))]

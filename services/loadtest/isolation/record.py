@@ -14,7 +14,7 @@ from services.loadtest.json_codec import from_json, to_json
 from services.loadtest.results_folder import read_document, write_document
 
 ISOLATION = "isolation.json"
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,17 +24,19 @@ class VariantRecord:
     variant: Variant
     outcome: Outcome
     reason: str
-    rounds: int
+    samples: int
+    """Of either kind."""
+    prompt_tokens: int
     own_auc_by_time: float | None
-    """By which the owner's repeats are told from its first requests."""
+    """By which a tenant's repeats are told from its first requests."""
     own_auc_by_tokens: float | None
     across_auc: float | None
-    """By which the other tenant tells what the owner has cached."""
+    """By which a tenant tells what the other one has cached."""
     across_bound: float
     """Upper bound of the latter, in either direction."""
     leaked_tokens: int
     ttft_ms: Mapping[str, tuple[float, ...]]
-    """By Kind, in the order of the rounds."""
+    """By Kind, in the order in which they were answered."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,11 +49,10 @@ class IsolationRecord:
     reason: str
     limit: float
     """Below which the bound has to be."""
-    rounds: int
-    """Planned, in each variant."""
+    samples: int
+    """Of either kind in each variant, as planned."""
     power: str
     """In words."""
-    prompt_tokens: int
     seed: int
     variants: tuple[VariantRecord, ...]
 
@@ -65,9 +66,8 @@ def record_of(found: Assertion, model: str) -> IsolationRecord:
         outcome=found.verdict.outcome,
         reason=found.reason,
         limit=power.limit,
-        rounds=power.num_samples,
+        samples=power.num_samples,
         power=power.text(),
-        prompt_tokens=found.calibration.num_tokens,
         seed=found.wanted.seed,
         variants=tuple(_variant(each, found) for each in found.verdict.variants),
     )
@@ -97,7 +97,8 @@ def _variant(verdict: VariantVerdict, found: Assertion) -> VariantRecord:
         variant=verdict.variant,
         outcome=verdict.outcome,
         reason=verdict.reason,
-        rounds=verdict.num_rounds,
+        samples=verdict.num_samples,
+        prompt_tokens=max(each.answer.prompt_tokens for each in found.observations if each.variant is verdict.variant),
         own_auc_by_time=_value(verdict.own_by_time),
         own_auc_by_tokens=_value(verdict.own_by_tokens),
         across_auc=_value(verdict.across_by_time),

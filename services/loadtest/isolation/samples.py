@@ -12,34 +12,30 @@ import numpy as np
 from services.loadtest.isolation.auc import Values
 
 CONTROL_AUC = 0.95
-"""By which the owner's own repeats have to be told, at least: else the test could not fail."""
+"""By which a tenant's own repeats have to be told, at least: else the test could not fail."""
 
 
 class Party(StrEnum):
-    """One of the two tenants."""
+    """One of the two tenants. Each sends what the other has cached, and has cached what the other sends."""
 
-    OWNER = "owner"
-    """Whose prompts are cached."""
-    OTHER = "other"
-    """Who must not notice."""
+    LEFT = "left"
+    RIGHT = "right"
+
+    @property
+    def other(self) -> Party:
+        """The tenant that must not notice."""
+        return Party.RIGHT if self is Party.LEFT else Party.LEFT
 
 
 class Kind(StrEnum):
-    """What was known of a prompt when it was sent."""
+    """What was known of a prompt when a tenant sent it."""
 
-    OWN_FIRST = "own first"
-    """The owner's, sent for the first time."""
-    OWN_REPEAT = "own repeat"
-    """The owner's, which it has cached: the control that a hit can be told at all."""
-    CACHED_BY_OWNER = "cached by the owner"
-    """The other tenant's first request of a prompt that the owner has cached."""
-    FRESH = "fresh"
-    """The other tenant's first request of a prompt that nobody has sent."""
-
-    @property
-    def party(self) -> Party:
-        """Who sends it."""
-        return Party.OWNER if self in (Kind.OWN_FIRST, Kind.OWN_REPEAT) else Party.OTHER
+    FIRST = "first"
+    """Nobody has sent it before."""
+    REPEAT = "own repeat"
+    """The same tenant has cached it: the control that a hit can be told at all."""
+    CROSSED = "cached by the other tenant"
+    """The other tenant has cached it, and this one has never sent it."""
 
 
 class Variant(StrEnum):
@@ -57,6 +53,8 @@ class Answer:
     """From the send to the first token."""
     prompt_tokens: int
     cached_tokens: int
+    own_tokens: int = 0
+    """Leading tokens that this tenant has sent before, by chance or as a repeat: what may be cached for it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +62,14 @@ class Observation:
     """One request of the test."""
 
     variant: Variant
+    party: Party
     kind: Kind
     answer: Answer
+
+    @property
+    def leaked_tokens(self) -> int:
+        """Cached tokens that this tenant was told of and that were not its own."""
+        return max(0, self.answer.cached_tokens - self.answer.own_tokens)
 
 
 class Prober(Protocol):

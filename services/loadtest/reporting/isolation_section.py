@@ -14,10 +14,9 @@ from services.loadtest.reporting.request_charts import steps
 from services.loadtest.reporting.scales import Linear, log_around
 
 _ENTRIES = {
-    Kind.OWN_FIRST: Entry("own, first", Tone.MISS, dashed=True),
-    Kind.OWN_REPEAT: Entry("own, repeated", Tone.HIT, dashed=True),
-    Kind.FRESH: Entry("other's, fresh", Tone.SERIES_1),
-    Kind.CACHED_BY_OWNER: Entry("other's, cached by the owner", Tone.SERIES_3),
+    Kind.REPEAT: Entry("a tenant's own, repeated", Tone.HIT, dashed=True),
+    Kind.FIRST: Entry("sent by nobody before", Tone.SERIES_1),
+    Kind.CROSSED: Entry("cached by the other tenant", Tone.SERIES_3),
 }
 
 
@@ -32,7 +31,8 @@ def isolation_section(record: IsolationRecord) -> str:
         (
             each.variant,
             each.outcome,
-            f"{each.rounds:,}",
+            f"{each.samples:,}",
+            f"{each.prompt_tokens:,}",
             _auc(each.own_auc_by_time),
             _auc(each.own_auc_by_tokens),
             _auc(each.across_auc),
@@ -43,7 +43,8 @@ def isolation_section(record: IsolationRecord) -> str:
         for each in record.variants
     ]
     headings = (
-        "variant", "outcome", "rounds", "own, by time", "by tokens", "across, by time", "at most", "leaked tokens", "",
+        "variant", "outcome", "samples", "tokens each", "own, by time", "by tokens", "across, by time", "at most",
+        "leaked tokens", "",
     )  # fmt: skip
     note = f"{str(record.outcome).capitalize()}. {record.reason} {record.power}".replace("  ", " ")
     return section("Isolation between tenants", table(headings, rows, 2), charts(isolation_sheets(record)), note=note)
@@ -58,8 +59,8 @@ def _times(at: int, variant: VariantRecord) -> Sheet:
     for kind, entry in _ENTRIES.items():
         plot.line(steps(np.sort(variant.ttft_ms[kind]).tolist()), entry)
     description = (
-        "The owner's repeats stand apart from its first requests; "
-        "the other tenant's two lines have to lie upon each other."
+        "Own repeats stand apart. First requests have to lie upon each other, whether the other tenant has cached "
+        "the prompt or nobody has."
     )
     return plot.sheet(f"isolation-{at}", f"Isolation: {variant.variant}", description)
 

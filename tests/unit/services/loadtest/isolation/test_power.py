@@ -7,6 +7,7 @@ import pytest
 
 from services.loadtest.isolation.auc import auc
 from services.loadtest.isolation.power import CONFIDENCE, PASS_PROBABILITY, Power, null_error, plan_power
+from services.loadtest.isolation.samples import CONTROL_AUC
 
 RUNS = 1_000
 
@@ -58,3 +59,14 @@ def test_it_is_printed() -> None:
 def test_a_limit_without_room_is_refused(limit: float) -> None:
     with pytest.raises(ValueError, match=r"is above 0\.5"):
         plan_power(limit, 1)
+
+
+def test_so_many_controls_suffice_for_prompts_that_are_long_enough() -> None:
+    """A true AUC of 0.98: exponential times, first requests 49 times as long as repeats."""
+    power = plan_power(0.60, 2)
+    rng = np.random.default_rng(10)
+    found = [
+        auc(rng.exponential(1.0, power.num_controls), rng.exponential(49.0, power.num_samples)) for _ in range(RUNS)
+    ]
+    assert np.mean([each.value for each in found]) == pytest.approx(0.98, abs=0.002)
+    assert np.mean([each.value >= CONTROL_AUC for each in found]) >= 0.99
