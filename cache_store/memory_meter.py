@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection, Mapping
 
 from cache_store.domain import TenantId
 from cache_store.meter_batches import MeterBatch, MeterLine
@@ -43,3 +44,18 @@ class MemoryMeterStore:
     def _require(self) -> None:
         if not self.is_reachable:
             raise MeterUnavailableError("the store is away")
+
+
+class MemoryMeterNames:
+    """MeterNames of one process."""
+
+    def __init__(self) -> None:
+        self._names: dict[TenantId, str] = {}
+
+    async def keep(self, tenant: TenantId, name: str) -> None:
+        """See MeterNames."""
+        self._names[tenant] = name
+
+    async def of(self, tenants: Collection[TenantId]) -> Mapping[TenantId, str]:
+        """See MeterNames."""
+        return {each: self._names[each] for each in tenants if each in self._names}

@@ -1,10 +1,11 @@
 """Protocol of the store of what tenants used, by hour: writers add numbered batches, each of which counts once.
 
-The data is durable. Knows no names of tenants and no prices.
+The data is durable. Knows no prices, and names only of tenants that were deleted.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from enum import StrEnum
 from typing import NewType, Protocol
 
@@ -41,4 +42,19 @@ class MeterStore(Protocol):
 
     async def read(self, first_hour: int, end_hour: int, tenant: TenantId | None) -> list[MeterLine]:
         """Lines of the hours up to `end_hour`, exclusive, by hour; of one tenant or, for None, of all."""
+        ...
+
+
+class MeterNames(Protocol):
+    """Names of tenants that were deleted, for as long as hours are kept in which they used something.
+
+    Every method raises MeterUnavailableError.
+    """
+
+    async def keep(self, tenant: TenantId, name: str) -> None:
+        """From now on."""
+        ...
+
+    async def of(self, tenants: Collection[TenantId]) -> Mapping[TenantId, str]:
+        """Those of them that are kept."""
         ...

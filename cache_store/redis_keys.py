@@ -15,6 +15,7 @@
     sc:{limit:TENANT}:tokens        HASH of the tenant's token bucket; expires when it is full
     sc:{meter:SPACE}:writers        HASH writer -> number and hour of the last batch of counts that it added; durable
     sc:{meter:SPACE}:hour:N         HASH tenant -> what it used in the N-th hour since 1970; durable, expires
+    sc:{meter:requests}:name:TENANT STRING what a tenant that was deleted was called; durable, expires
 
 What stands in braces decides the slot of a Redis Cluster: keys that one script reads share it. Control data lies under
 `sc:control` and belongs to `services/tenants`.
@@ -82,6 +83,11 @@ def tokens_key(tenant: TenantId) -> str:
 def meter_writers_key(space: MeterSpace) -> str:
     """Up to where each writer's counts are part of the hours of `space`."""
     return f"sc:{{meter:{space}}}:writers"
+
+
+def meter_name_key(tenant: TenantId) -> str:
+    """What a tenant that was deleted was called."""
+    return f"sc:{{meter:{MeterSpace.REQUESTS}}}:name:{tenant}"
 
 
 def meter_hour_key(space: MeterSpace, hour: int) -> str:

@@ -5,14 +5,14 @@ Adding a batch and moving its writer's number is one script, so that a write tha
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from itertools import groupby
 
 from cache_store.domain import TenantId
 from cache_store.meter_batches import MeterBatch, MeterLine
 from cache_store.meter_store import MeterSpace, MeterUnavailableError, MeterWriterId
-from cache_store.metered import RETAINED_HOURS, counts_text, parse_counts
-from cache_store.redis_keys import meter_hour_key, meter_writers_key
+from cache_store.metered import HOUR_S, RETAINED_HOURS, counts_text, parse_counts
+from cache_store.redis_keys import meter_hour_key, meter_name_key, meter_writers_key
 from cache_store.redis_scripts import ScriptKind, load_script
 from cache_store.redis_session import REDIS_ERRORS, Argument, Command, RedisSession, Reply
 
@@ -64,6 +64,32 @@ class RedisMeterStore:
     def _question(self, hour: int, tenant: TenantId | None) -> Command:
         key = meter_hour_key(self._space, hour)
         return ("HGETALL", key) if tenant is None else ("HGET", key, tenant)
+
+
+class RedisMeterNames:
+    """MeterNames over a session: a key each, which expires when the last hour has."""
+
+    def __init__(self, session: RedisSession, deadline_s: float = CALL_DEADLINE_S) -> None:
+        self._session = session
+        self._deadline_s = deadline_s
+
+    async def keep(self, tenant: TenantId, name: str) -> None:
+        """See MeterNames."""
+        await self._call(("SET", meter_name_key(tenant), name, "EX", (RETAINED_HOURS + 1) * HOUR_S))
+
+    async def of(self, tenants: Collection[TenantId]) -> Mapping[TenantId, str]:
+        """See MeterNames."""
+        asked = sorted(tenants)
+        reply = await self._call(("MGET", *map(meter_name_key, asked))) if asked else []
+        names = reply if isinstance(reply, list) else []
+        found = zip(asked, names, strict=False)
+        return {tenant: name.decode("utf-8", "replace") for tenant, name in found if isinstance(name, bytes)}
+
+    async def _call(self, command: Command) -> Reply:
+        try:
+            return await self._session.call(command, self._deadline_s)
+        except REDIS_ERRORS as error:
+            raise MeterUnavailableError(str(error)) from error
 
 
 def _by_hour(lines: Iterable[MeterLine]) -> list[tuple[int, list[MeterLine]]]:

@@ -16,6 +16,7 @@ import structlog
 from stemcache.admin.v1 import admin_pb2 as pb
 from stemcache.admin.v1.admin_pb2_grpc import TenantAdminServiceServicer
 
+from cache_store.meter_store import MeterNames, MeterUnavailableError
 from services.admin.purge_messages import receipt_message
 from services.admin.tenant_messages import api_key_message, quota_change, tenant_message, tenant_messages
 from services.router.cache_validation import purge_scope
@@ -51,10 +52,12 @@ def _answered(method: Method[Request, Response]) -> Method[Request, Response]:
 class TenantServicer(TenantAdminServiceServicer):
     """The service. Who may call it is decided before it, by `AdminAuthInterceptor`."""
 
-    def __init__(self, store: ControlStore, sync: DirectorySync, purges: Purges) -> None:
+    def __init__(self, store: ControlStore, sync: DirectorySync, purges: Purges, names: MeterNames) -> None:
+        """`names` keeps those of deleted tenants, for whoever reads what they have used."""
         self._store = store
         self._sync = sync
         self._purges = purges
+        self._names = names
 
     @_answered
     async def CreateTenant(self, request: pb.CreateTenantRequest, context: Context) -> pb.CreateTenantResponse:
@@ -71,7 +74,12 @@ class TenantServicer(TenantAdminServiceServicer):
 
     @_answered
     async def DeleteTenant(self, request: pb.DeleteTenantRequest, context: Context) -> pb.DeleteTenantResponse:
+        tenant = (await self._read()).tenant_by_name(request.name)
         receipt = await self._purges.delete(request.name)
+        try:
+            await self._names.keep(tenant.id, tenant.name)
+        except MeterUnavailableError as error:
+            _log.warning("tenant_name_lost", uuid=tenant.id, error=str(error))  # its usage is shown by the uuid
         _log.info("tenant_deleted", tenant=request.name)
         return pb.DeleteTenantResponse(receipt=receipt_message(receipt))
 

@@ -6,7 +6,7 @@ Who may call it is decided before it.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, TypeAlias
 
 import grpc
@@ -14,12 +14,13 @@ from stemcache.admin.v1 import usage_pb2 as pb
 from stemcache.admin.v1.usage_pb2_grpc import UsageServiceServicer
 
 from cache_store.domain import TenantId
-from cache_store.errors import StemcacheError
+from cache_store.errors import StemcacheError, UnavailableError
+from cache_store.meter_store import MeterNames, MeterUnavailableError
 from cache_store.metered import Metered
 from services.router.quota_advice import AdvicePoint, QuotaAdvisor
 from services.router.statuses import abort_with
 from services.router.usage_messages import hour_start, usage_counts
-from services.router.usage_reports import Usage, UsageReports
+from services.router.usage_reports import RETRY_AFTER_S, Usage, UsageReports
 from services.router.usage_servicer import point_of
 from services.tenants.directory import TenantDirectory
 
@@ -29,17 +30,22 @@ Context: TypeAlias = "grpc.aio.ServicerContext[Any, Any]"  # in quotes: a generi
 class AdminUsageServicer(UsageServiceServicer):
     """The service."""
 
-    def __init__(self, directory: TenantDirectory, reports: UsageReports, advisor: QuotaAdvisor) -> None:
+    def __init__(
+        self, directory: TenantDirectory, reports: UsageReports, advisor: QuotaAdvisor, names: MeterNames
+    ) -> None:
+        """`names`: of deleted tenants."""
         self._directory = directory
+        self._names = names
         self._reports = reports
         self._advisor = advisor
 
     async def GetUsage(self, request: pb.GetUsageRequest, context: Context) -> pb.GetUsageResponse:
         try:
             found = await self._find(request)
+            names = await self._called(found)
         except StemcacheError as error:
             await abort_with(context, error)
-        named = sorted(((self._name(tenant), usage) for tenant, usage in found.items()), key=lambda each: each[0])
+        named = sorted(((names[tenant], usage) for tenant, usage in found.items()), key=lambda each: each[0])
         total: Counter[Metered] = sum((usage.total for _, usage in named), start=Counter())
         return pb.GetUsageResponse(
             tenants=[_tenant_usage(name, usage.total, usage.hours if request.by_hour else {}) for name, usage in named],
@@ -73,10 +79,15 @@ class AdminUsageServicer(UsageServiceServicer):
         tenant = self._directory.tenant_by_name(request.tenant).id
         return {tenant: await self._reports.of(tenant, span)}
 
-    def _name(self, tenant_id: TenantId) -> str:
-        """Its name; the id of one that does not live."""
-        tenant = self._directory.tenant_by_id(tenant_id)
-        return tenant.name if tenant else tenant_id
+    async def _called(self, found: Collection[TenantId]) -> Mapping[TenantId, str]:
+        """Names; of a tenant that does not live, the one it had and its id, or the id alone."""
+        living = {each: tenant.name for each in found if (tenant := self._directory.tenant_by_id(each))}
+        gone = [each for each in found if each not in living]
+        try:
+            kept = await self._names.of(gone)
+        except MeterUnavailableError as error:
+            raise UnavailableError(f"usage cannot be read now: {error}", RETRY_AFTER_S) from error
+        return living | {each: f"{kept[each]} (deleted, {each})" if each in kept else each for each in gone}
 
 
 def _tenant_usage(name: str, total: Counter[Metered], hours: Mapping[int, Counter[Metered]]) -> pb.TenantUsage:

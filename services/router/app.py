@@ -23,7 +23,7 @@ from cache_store.meter_store import MeterSpace, MeterWriterId
 from cache_store.meter_writer import MeterPace, MeterWriter
 from cache_store.redis_index import RedisIndexReader
 from cache_store.redis_limits import RedisLimitStore
-from cache_store.redis_meter import RedisMeterStore
+from cache_store.redis_meter import RedisMeterNames, RedisMeterStore
 from cache_store.redis_quotas import RedisQuotas
 from cache_store.redis_registry import RedisRegistryReader
 from cache_store.redis_replica import ReplicaIndexReader, ReplicaStats
@@ -275,7 +275,7 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
     purges = Purges(store, sync, directory, publisher, notices, planner.models.named, clock)
     adapters = AdapterControl(store, sync, publisher, view, planner.models, clock)
     cache = CacheServicer(directory, generations, Prefixes(planner, view, questioner, clock), purges, PurgeRate(clock))
-    meter, usage = _metering(control_session, session, router_id, generations.bills, clock)
+    meter, usage, names = _metering(control_session, session, router_id, generations.bills, clock)
     condition = Condition(directory, view, index, shared, table, generations.counts, generations.traffic)
     readiness = Readiness(health := Health(limits.write_s), lambda: directory.is_ready and view.is_serving)
     return _Parts(
@@ -294,10 +294,10 @@ async def _build(settings: RouterSettings, clock: Clock, stack: AsyncExitStack) 
         public=public_server(servicer, cache, UsageServicer(directory, usage), Gate(directory, calls), health, limits),
         probe=health_server(health),
         admin=admin_server(
-            TenantServicer(store, sync, purges),
+            TenantServicer(store, sync, purges, names),
             _cluster_servicer(directory, view, records, condition, pool, cluster_key(master)),
             AdapterServicer(directory, adapters),
-            AdminUsageServicer(directory, usage, QuotaAdvisor(directory, view, questioner)),
+            AdminUsageServicer(directory, usage, QuotaAdvisor(directory, view, questioner), names),
             admin_token,
         ),
         metrics=None if counted is None else RouterMetrics(counted, directory, view, condition),
@@ -330,12 +330,12 @@ async def _synced(
 
 def _metering(
     control: RedisSession, session: RedisSession, router_id: str, bills: Bills, clock: Clock
-) -> tuple[MeterWriter, UsageReports]:
+) -> tuple[MeterWriter, UsageReports, RedisMeterNames]:
     """What writes and what reads the use of tenants: requests are written by the operator's rights, as control data."""
     store = RedisMeterStore(control, MeterSpace.REQUESTS)
     writer = MeterWriter(store, MeterWriterId(router_id), bills.take, clock, METER_PACE)
     requests, blocks = (RedisMeterStore(session, space) for space in (MeterSpace.REQUESTS, MeterSpace.BLOCKS))
-    return writer, UsageReports(requests, blocks, writer, clock)
+    return writer, UsageReports(requests, blocks, writer, clock), RedisMeterNames(control)
 
 
 def _master_key(settings: RouterSettings) -> MasterKey:

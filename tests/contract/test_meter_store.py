@@ -11,12 +11,12 @@ from dataclasses import dataclass
 import pytest
 
 from cache_store.domain import TenantId
-from cache_store.memory_meter import MemoryMeterStore
+from cache_store.memory_meter import MemoryMeterNames, MemoryMeterStore
 from cache_store.meter_batches import MeterBatch, MeterLine
-from cache_store.meter_store import MeterSpace, MeterStore, MeterWriterId
+from cache_store.meter_store import MeterNames, MeterSpace, MeterStore, MeterWriterId
 from cache_store.metered import RETAINED_HOURS, Metered, hour_of
-from cache_store.redis_keys import meter_hour_key, meter_writers_key
-from cache_store.redis_meter import RedisMeterStore
+from cache_store.redis_keys import meter_hour_key, meter_name_key, meter_writers_key
+from cache_store.redis_meter import RedisMeterNames, RedisMeterStore
 from services.cluster.redis_roles import RedisRole
 from tests.support.redis_servers import RedisServer, server_named
 
@@ -117,3 +117,22 @@ async def test_workers_write_of_blocks_and_can_neither_read_nor_write_of_request
         with pytest.raises(Exception, match=r"(?i)perm"):
             await bills.read(HOUR, HOUR + 1, ACME)
         assert await RedisMeterStore(router, MeterSpace.BLOCKS, deadline_s=5.0).read(HOUR, HOUR + 1, ACME)
+
+
+async def names_are_kept(names: MeterNames) -> None:
+    await names.keep(ACME, "acme")
+    await names.keep(ACME, "acme, later")
+    assert await names.of([GLOBEX, ACME]) == {ACME: "acme, later"}
+    assert await names.of([]) == {}
+
+
+async def test_names_are_kept_in_memory() -> None:
+    await names_are_kept(MemoryMeterNames())
+
+
+async def test_names_are_kept_in_redis_as_long_as_hours_are(redis_server: RedisServer) -> None:
+    async with redis_server.session(RedisRole.OPERATOR) as session:
+        await names_are_kept(RedisMeterNames(session, deadline_s=5.0))
+        expires_s = await session.call(("EXPIRETIME", meter_name_key(ACME)), 5.0)
+        assert isinstance(expires_s, int)
+        assert hour_of(expires_s) - HOUR >= RETAINED_HOURS

@@ -13,6 +13,7 @@ from stemcache.admin.v1 import admin_pb2 as pb
 from stemcache.admin.v1.admin_pb2_grpc import TenantAdminServiceStub, add_TenantAdminServiceServicer_to_server
 
 from cache_store.errors import InvalidRequestError, UnauthenticatedError
+from cache_store.memory_meter import MemoryMeterNames
 from cache_store.tier_kind import TierKind
 from services.admin.auth import AdminAuthInterceptor
 from services.admin.tenant_servicer import TenantServicer
@@ -46,7 +47,7 @@ def router(bench: PurgeBench) -> RouterControl:
 @pytest.fixture
 async def channel(bench: PurgeBench) -> AsyncIterator[grpc.aio.Channel]:
     server = grpc.aio.server(interceptors=[AdminAuthInterceptor(TOKEN)])
-    servicer = TenantServicer(bench.control.store, bench.control.sync, bench.purges)
+    servicer = TenantServicer(bench.control.store, bench.control.sync, bench.purges, MemoryMeterNames())
     add_TenantAdminServiceServicer_to_server(servicer, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()

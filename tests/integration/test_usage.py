@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import signal
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
@@ -212,6 +213,17 @@ async def test_the_operator_alone_sees_all_and_an_unknown_name_is_not_found(benc
         with pytest.raises(grpc.aio.AioRpcError) as error:
             await stub.GetUsage(admin_pb.GetUsageRequest(), timeout=10.0, metadata=bench.cluster.acme.metadata)
         assert error.value.code() is Code.UNAUTHENTICATED
+
+
+async def test_a_deleted_tenant_is_still_called_by_its_name(bench: Bench) -> None:
+    await bench.ask(bench.cluster.globex, 100)
+    await bench.check()
+    request = admin_pb2.DeleteTenantRequest(name="globex")
+    await bench.cluster.tenant_admin.DeleteTenant(request, timeout=10.0, metadata=ADMIN_METADATA)
+    report = await report_of(bench.cluster.router.admin_address)
+    [shown] = [each for each in report.tenants if "globex" in each.tenant]
+    assert re.fullmatch(r"globex \(deleted, [0-9a-f-]{36}\)", shown.tenant)
+    assert shown.counts.prompt_tokens == bench.of(bench.cluster.globex).prompt
 
 
 async def test_blocks_are_paid_by_the_time_for_which_they_are_kept(bench: Bench) -> None:

@@ -135,7 +135,7 @@ class TenantUsage(_message.Message):
     EVICTIONS_FIELD_NUMBER: _builtins.int
     HOURS_FIELD_NUMBER: _builtins.int
     tenant: _builtins.str
-    """Its name; the uuid of one that was deleted."""
+    """Its name; of one that was deleted "NAME (deleted, UUID)", or the uuid where its name is not known any more."""
     @_builtins.property
     def counts(self) -> _usage_pb2.UsageCounts:
         """Over all hours."""
