@@ -70,6 +70,22 @@ def test_generate_hits_the_cache_of_the_same_tenant_only(up: RunningUp, key: str
     assert foreign["completions"] == cold["completions"]
 
 
+def test_generate_tells_the_operator_why_it_went_where_it_went(up: RunningUp, key: str) -> None:
+    flags = ["--token-ids", " ".join(map(str, range(700, 764))), "--max-tokens", "4", "--ignore-eos"]
+    told = []
+    for further in ([], [], ["--operator-token-file", str(up.data_dir / "admin.token")]):
+        found = up.run("generate", "--key", key, "-v", *flags, *further)
+        assert found.returncode == 0, found.stderr
+        told.append(found.stderr.splitlines())
+    cold, warm, explained = told
+    assert cold[0].startswith("tokens  64 prompt: 0 cached, 64 computed; 4 made;")
+    assert warm[0].startswith("tokens  64 prompt: 63 cached (device 63), 1 computed; 4 made;")
+    assert warm[2] == cold[2], "the same worker"
+    assert len(warm) == 3, "terms are the operator's"
+    worker = warm[2].split()[-1]
+    assert any(line.strip().startswith(f"{worker}: 63 tokens there; cost") for line in explained[3:])
+
+
 def test_rotation_makes_what_was_cached_unreachable(up: RunningUp, key: str) -> None:
     _generate(up, key)
     assert _generate(up, key)["usage"]["cached_tokens"] > 0  # type: ignore[index]

@@ -104,6 +104,29 @@ def test_generate_says_what_a_request_lost_to_others(
     assert "lost 1.50 s preempted (2 times), 0.50 s to compute 300 tokens again, 0.12 s for blocks" in summary
 
 
+def test_generate_tells_what_an_answer_used_where_it_is_asked_to(api: ScriptedApi, capsys: Capture) -> None:
+    assert main(["generate", "--address", api.address, "--key", "k", "-v", "-n", "2", "hi"]) == ExitCode.OK
+    told = capsys.readouterr()
+    assert told.err.splitlines() == [
+        "tokens  5 prompt: 3 cached (host 3), 2 computed; 2 made; 0 written to the cache",
+        "times   route 250.0 ms, queue 0.0 ms, prefill 0.0 ms, decode 0.0 ms; waited 125.0 ms for blocks from "
+        "elsewhere; preempted 2 times for 1.50 s, 300 tokens computed again in 500.0 ms",
+        "route   worker-0",
+    ]
+    assert "tokens" not in told.out
+
+
+def test_generate_tells_it_of_a_stream_too(api: ScriptedApi, capsys: Capture) -> None:
+    api.events = _answer("Hello")
+    api.events[0].started.route.worker_id = "worker-1"
+    api.events[-1].finished.usage.prompt_tokens = 7
+    assert main(["generate", "--address", api.address, "--key", "k", "-v", "hi"]) == ExitCode.OK
+    told = capsys.readouterr()
+    assert told.out == "Hello\n"
+    assert told.err.startswith("tokens  7 prompt: 0 cached")
+    assert told.err.endswith("route   worker-1\n")
+
+
 def test_the_key_may_come_from_the_environment_or_a_file(
     api: ScriptedApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
