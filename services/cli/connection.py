@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+from dataclasses import dataclass
 from pathlib import Path
 
 from cache_store.errors import PreconditionError
 from services.client import AdminClient, StemcacheClient
 from services.cluster.data_folder import DataFolder, read_private
 from services.cluster.up_state import read_state
+from services.tls import Trust
 from services.user_settings import UserSettings
 
 
@@ -42,6 +44,26 @@ def admin_client(args: argparse.Namespace) -> AdminClient:
     return AdminClient(address, token, trust=settings.trust if args.admin_address else None)
 
 
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """Where the tenants' API listens, and how it is known."""
+
+    address: str
+    trust: Trust | None
+    """None: it is plain."""
+
+
+def reach_of(args: argparse.Namespace) -> Reach:
+    """The API that is named, with whom the settings trust; else that of the running system, which is plain.
+
+    Raises PreconditionError where none is named and none runs.
+    """
+    settings = UserSettings.load()
+    if args.address:
+        return Reach(args.address, settings.trust)
+    return Reach(read_state(data_folder(args, settings)).address, None)
+
+
 def add_tenant_flags(parser: argparse.ArgumentParser) -> None:
     """Flags of commands that call as a tenant."""
     add_data_dir(parser)
@@ -61,8 +83,7 @@ def tenant_client(args: argparse.Namespace) -> StemcacheClient:
             "no API key: give --key or --key-file, or set STEMCACHE_API_KEY; "
             "`stemcache tenants keys create TENANT` makes one"
         )
-    address = args.address or read_state(data_folder(args, settings)).address
+    reach = reach_of(args)
     token_file: Path | None = getattr(args, "operator_token_file", None)
     operator_token = read_private(token_file).strip() if token_file else ""
-    trust = settings.trust if args.address else None
-    return StemcacheClient(address, key, args.timeout, operator_token, trust)
+    return StemcacheClient(reach.address, key, args.timeout, operator_token, reach.trust)

@@ -68,6 +68,13 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
         default="tokens",
         help="openai: how prompts are sent; not every server takes token ids",
     )
+    group.add_argument(
+        "--server-max-num-seqs", type=whole, default=0, metavar="N", help="openai: its batch limit, for `compare`"
+    )
+    group.add_argument(
+        "--server-hardware", default="", metavar="TEXT", help="openai: what it runs on, where that is another machine"
+    )
+    group.add_argument("--server-version", default="", metavar="TEXT", help="openai: such as 'vllm 0.11.0'")
     group.add_argument("--request-timeout", type=seconds, default=300.0, metavar="TIME", help="of each request")
     keys = group.add_mutually_exclusive_group()
     keys.add_argument("--key", help="API key of one tenant (default: STEMCACHE_API_KEY)")

@@ -15,7 +15,7 @@ from services.cli.quota import share
 from services.client import TenantTerms
 from services.cluster.data_folder import read_private
 from services.loadtest.arrivals import Arrival, Bounds, ClosedLoop, OpenLoop, Ramp, RampKind, TraceTimes
-from services.loadtest.conditions import Setting
+from services.loadtest.conditions import Setting, StatedConditions
 from services.loadtest.run_plan import CacheStart, Priming, RunPlan, TenantPlan, main_percentiles
 from services.loadtest.tenant_access import Wanted
 from services.loadtest.tenants_file import TenantEntry, read_tenants_file
@@ -90,7 +90,18 @@ def plan_of(args: argparse.Namespace, loads: Sequence[Load], keys: Mapping[str, 
         goodput_ms=dict(args.goodput),
         pool_tokens=args.pool_tokens,
         settings={name: _setting(value) for name, value in vars(args).items() if name not in _SECRETS},
+        stated=_stated(args),
     )
+
+
+def _stated(args: argparse.Namespace) -> StatedConditions | None:
+    """Raises InvalidRequestError where a server tells such things itself."""
+    stated = StatedConditions(args.server_max_num_seqs, args.server_hardware, args.server_version)
+    if stated == StatedConditions(0, "", ""):
+        return None
+    if args.target[0] != "openai":
+        raise InvalidRequestError("target", "--server-… state what an openai target does not tell; leave them out")
+    return stated
 
 
 def at_point(load: Load, request_rate: float | None, concurrency: int | None) -> Load:

@@ -15,11 +15,10 @@ from pathlib import Path
 import uvloop
 
 from cache_store.errors import InvalidRequestError, PreconditionError
-from services.cli.connection import admin_client, data_folder
+from services.cli.connection import admin_client, reach_of
 from services.cli.loadtest_plan import Load, plan_of
 from services.cli.loadtest_progress import Progress
 from services.client import AdminClient
-from services.cluster.up_state import read_state
 from services.loadtest.backends import Backend
 from services.loadtest.json_codec import to_json
 from services.loadtest.lifecycle import Measured, Run
@@ -37,7 +36,6 @@ from services.loadtest.run_plan import RunPlan
 from services.loadtest.stemcache_backend import StemcacheBackend
 from services.loadtest.tenant_access import access
 from services.loadtest.text_block import text_block
-from services.user_settings import UserSettings
 
 RESULTS = Path("loadtest-results")
 
@@ -94,8 +92,8 @@ def _backend(args: argparse.Namespace, plan: RunPlan) -> Backend:
 
         form = args.prompt_form
         return OpenAiBackend(args.target[1], args.model, args.tokenizer, form, args.request_timeout)
-    address = args.address or read_state(data_folder(args, UserSettings.load())).address
-    return StemcacheBackend(address, plan.tenants[0].api_key, args.model, args.request_timeout)
+    reach = reach_of(args)
+    return StemcacheBackend(reach.address, plan.tenants[0].api_key, args.model, args.request_timeout, reach.trust)
 
 
 def _admin(args: argparse.Namespace) -> AdminClient | None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ipaddress
 import json
+from collections.abc import Sequence
 from typing import TypeAlias
 
 import grpc
@@ -94,11 +95,14 @@ def sync_channel(address: str, trust: Trust | None, named: Component | None = No
     return grpc.secure_channel(channel_target(address), trust.credentials(), options=options)
 
 
-def async_channel(address: str, trust: Trust | None) -> grpc.aio.Channel:
-    """The same for an event loop."""
+def async_channel(
+    address: str, trust: Trust | None, options: Sequence[tuple[str, str | int]] | None = None
+) -> grpc.aio.Channel:
+    """The same for an event loop; `options`: of the channel, instead of the usual ones."""
+    usual = channel_options() if options is None else options
     if trust is None:
-        return grpc.aio.insecure_channel(channel_target(address), options=channel_options())
-    options = [*channel_options(), *_expected_name(address, trust)]
+        return grpc.aio.insecure_channel(channel_target(address), options=usual)
+    options = [*usual, *_expected_name(address, trust)]
     return grpc.aio.secure_channel(channel_target(address), trust.credentials(), options=options)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ipaddress
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -56,6 +57,10 @@ class Backend(Protocol):
         """Whether it keeps partitions apart and can purge one; else a run begins its prompts with tokens of its own."""
 
     @property
+    def is_remote(self) -> bool:
+        """Whether it may run on another machine than this one."""
+
+    @property
     def tokenizer(self) -> str:
         """Who counts tokens, for the conditions."""
 
@@ -85,3 +90,13 @@ def alphabet_of(tokens: tuple[int, ...], vocab_size: int) -> tuple[int, ...]:
         return found
     low = min(256, vocab_size // 2)
     return tuple(range(low, max(low + 1, min(vocab_size, low + 4_096))))
+
+
+def is_this_machine(host: str) -> bool:
+    """Whether that name or address surely means this machine."""
+    if host == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False

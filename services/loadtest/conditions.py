@@ -85,6 +85,18 @@ class WorkerConditions:
 
 
 @dataclass(frozen=True, slots=True)
+class StatedConditions:
+    """Of a server that does not tell them itself: what whoever ran the load test has stated."""
+
+    max_num_sequences: int
+    """Its batch limit; 0: not stated."""
+    hardware: str
+    """What it runs on; empty: not stated, or the client's machine."""
+    version: str
+    """Empty: not stated."""
+
+
+@dataclass(frozen=True, slots=True)
 class TenantConditions:
     """A tenant's part of the load."""
 
@@ -128,3 +140,7 @@ class Conditions:
     """When the measured part began: its second 0."""
     load_before: MachineLoad
     load_after: MachineLoad
+    is_remote: bool = False
+    """Whether the server may run on another machine than the client's: what `machine` says is not the server's."""
+    stated: StatedConditions | None = None
+    """None: nothing was."""

@@ -64,6 +64,8 @@ def conditions_of(plan: RunPlan, backend: Backend, found: Found) -> Conditions:
         start_unix_s=found.start_unix_s,
         load_before=found.load_before,
         load_after=found.load_after,
+        is_remote=backend.is_remote,
+        stated=plan.stated,
     )
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import aiohttp
 from tokenizers import Tokenizer as FolderFile
 
 from cache_store.errors import InvalidRequestError, PreconditionError, UnavailableError
 from cache_store.tokens import PackedTokens, unpack
-from services.loadtest.backends import MIN_ALPHABET, WORDS, Caller, ServedModel, alphabet_of
+from services.loadtest.backends import MIN_ALPHABET, WORDS, Caller, ServedModel, alphabet_of, is_this_machine
 from services.loadtest.openai_target import OpenAiTarget, ServerTokenizer, answers, fetched, session
 from services.loadtest.targets import Tokenizer
 
@@ -53,6 +54,7 @@ class OpenAiBackend:
         self._timeout_s = timeout_s
         self._folder = FolderTokenizer(folder) if folder else None
         self._client: aiohttp.ClientSession | None = None
+        self.is_remote = not is_this_machine(urlsplit(url).hostname or "")
         self.tokenizer = str(folder) if folder else "server"
 
     async def model(self) -> ServedModel:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import StrEnum
 
 from services.loadtest.arrivals import Arrival, Bounds, ClosedLoop, OpenLoop, TraceTimes
-from services.loadtest.conditions import Setting
+from services.loadtest.conditions import Setting, StatedConditions
 from services.loadtest.result import MAIN_PERCENTILES
 from services.loadtest.workloads import WorkloadSpec
 
@@ -69,6 +69,8 @@ class RunPlan:
     """Of the KV pools; 0: ask the operator's API."""
     settings: Mapping[str, Setting]
     """Flags, for the conditions."""
+    stated: StatedConditions | None = None
+    """What is known of the server otherwise than by asking it."""
 
     @property
     def workload(self) -> str:

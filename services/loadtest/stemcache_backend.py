@@ -12,8 +12,9 @@ from services.client import (
     ModelCard,
     PurgePartition,
 )
-from services.loadtest.backends import WORDS, Caller, ServedModel, alphabet_of
+from services.loadtest.backends import WORDS, Caller, ServedModel, alphabet_of, is_this_machine
 from services.loadtest.stemcache_target import CachePolicy, StemcacheTarget
+from services.tls import Trust
 
 
 class StemcacheBackend:
@@ -23,12 +24,16 @@ class StemcacheBackend:
     has_partitions = True
     tokenizer = "server"
 
-    def __init__(self, address: str, api_key: str, model: str, timeout_s: float) -> None:
-        """`api_key` is any tenant's, for what concerns all; `model` is empty where one is served."""
+    def __init__(self, address: str, api_key: str, model: str, timeout_s: float, trust: Trust | None = None) -> None:
+        """`api_key` is any tenant's, for what concerns all; `model` is empty where one is served. Plain without
+        `trust`."""
         self._address = address
+        self._trust = trust
+        hosts = {each.strip().rpartition(":")[0] for each in address.split(",")}
+        self.is_remote = not all(map(is_this_machine, hosts))
         self._model = model
         self._timeout_s = timeout_s
-        self._client = AsyncStemcacheClient(address, api_key)
+        self._client = AsyncStemcacheClient(address, api_key, trust=trust)
 
     async def model(self) -> ServedModel:
         """The named one, or the only one."""
@@ -59,11 +64,11 @@ class StemcacheBackend:
 
     def _target(self, caller: Caller, model: ServedModel, mode: pb.CachePolicy.Mode.ValueType) -> StemcacheTarget:
         policy = CachePolicy(model.name, caller.partition, mode)
-        return StemcacheTarget(self._address, caller.api_key, policy, self._timeout_s)
+        return StemcacheTarget(self._address, caller.api_key, policy, self._timeout_s, self._trust)
 
     async def purge(self, caller: Caller) -> None:
         """As the tenant itself."""
-        async with AsyncStemcacheClient(self._address, caller.api_key) as client:
+        async with AsyncStemcacheClient(self._address, caller.api_key, trust=self._trust) as client:
             await client.cache.purge(PurgePartition(caller.partition))
 
     async def close(self) -> None:

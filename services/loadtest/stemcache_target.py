@@ -16,9 +16,10 @@ from google.protobuf.duration_pb2 import Duration
 from stemcache.v1 import inference_pb2 as pb
 from stemcache.v1.inference_pb2_grpc import InferenceServiceStub
 
-from services.client.channel import channel_target, credential_metadata
+from services.client.channel import async_channel, credential_metadata
 from services.loadtest.records import OK, ServerTimes, TierTokens
 from services.loadtest.targets import Answer, Call
+from services.tls import Trust
 
 _OPTIONS = (
     ("grpc.enable_retries", 0),
@@ -41,11 +42,14 @@ class CachePolicy:
 class StemcacheTarget:
     """Sends as one tenant. Belongs to the event loop that made it; `close` it."""
 
-    def __init__(self, address: str, api_key: str, policy: CachePolicy, timeout_s: float) -> None:
+    def __init__(
+        self, address: str, api_key: str, policy: CachePolicy, timeout_s: float, trust: Trust | None = None
+    ) -> None:
+        """Plain without `trust`."""
         self._metadata = credential_metadata(api_key)
         self._timeout_s = timeout_s
         self._policy = policy
-        self._channel = grpc.aio.insecure_channel(channel_target(address), options=_OPTIONS)
+        self._channel = async_channel(address, trust, _OPTIONS)
         self._stub: Any = InferenceServiceStub(self._channel)
 
     async def close(self) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -13,13 +14,17 @@ from aiohttp.test_utils import TestServer
 
 from cache_store.errors import PreconditionError
 from cache_store.tokens import pack
+from services.cli.exit_codes import ExitCode
+from services.cli.loadtest_running import write_run
+from services.cli.main import main
 from services.loadtest.arrivals import Bounds, ClosedLoop
 from services.loadtest.backends import Caller
-from services.loadtest.conditions import CacheState
+from services.loadtest.conditions import CacheState, StatedConditions
 from services.loadtest.lifecycle import Measured, Run, Screen
 from services.loadtest.live import Live
 from services.loadtest.openai_backend import OpenAiBackend
-from services.loadtest.result import MAIN_PERCENTILES
+from services.loadtest.result import MAIN_PERCENTILES, METRICS
+from services.loadtest.results_folder import read_conditions
 from services.loadtest.run_plan import CacheStart, Priming, RunPlan, TenantPlan
 from services.loadtest.targets import Answer, Call
 from services.loadtest.upper_bound import PrefixLedger
@@ -144,3 +149,19 @@ async def test_without_a_tokenizer_of_the_server_a_folder_is_asked_for(tmp_path:
         assert measured.conditions.model.tokenizer == str(folder)
         with pytest.raises(PreconditionError, match="no purge"):
             await measure(url, plan(CacheStart.PURGE), folder=folder)
+
+
+async def test_its_runs_are_compared_where_the_server_is_described(
+    api: tuple[Api, str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _, url = api
+    described = StatedConditions(64, "", "")
+    for name, stated in (("a", described), ("b", described), ("untold", None)):
+        measured = await measure(url, dataclasses.replace(plan(), stated=stated))
+        (tmp_path / name).mkdir()
+        write_run(tmp_path / name, measured, METRICS)
+    assert not read_conditions(tmp_path / "a").is_remote
+    command = ["loadtest", "compare", str(tmp_path / "a")]
+    assert main([*command, str(tmp_path / "b")]) == ExitCode.OK
+    assert main([*command, str(tmp_path / "untold")]) == ExitCode.REFUSED
+    assert "--server-max-num-seqs" in capsys.readouterr().err

@@ -14,9 +14,12 @@ from cache_store.errors import PreconditionError
 from services.loadtest.conditions import CacheState, Conditions
 from services.loadtest.json_codec import to_json
 
+OWN_BACKEND = "stemcache"
+
 _PASSED_OVER = {
     "conditions_version", "start_unix_s", "load_before", "load_after", "partition", "tenants",
     "settings.result_dir", "settings.label", "settings.partition",
+    "settings.server_max_num_seqs", "settings.server_hardware", "settings.server_version",
 }  # fmt: skip
 """Differ between any two runs, or are compared by themselves."""
 
@@ -36,7 +39,7 @@ def check_comparable(first: Conditions, second: Conditions) -> None:
         if lacking := _lacking(found):
             raise PreconditionError(
                 f"the {name} run does not tell {' and '.join(lacking)}; figures without their conditions cannot be "
-                "compared: run it with this version of `stemcache loadtest run`, where the operator's API can be asked"
+                f"compared: {_remedy(found)}"
             )
     mine, yours = _workloads(first), _workloads(second)
     if mine != yours:
@@ -44,6 +47,12 @@ def check_comparable(first: Conditions, second: Conditions) -> None:
             f"the runs are of different workloads: {_told(mine)} against {_told(yours)}; run both with the same "
             "workload, parameters and tenants"
         )
+
+
+def _remedy(found: Conditions) -> str:
+    if found.backend == OWN_BACKEND:
+        return "run it with this version of `stemcache loadtest run`, where the operator's API can be asked"
+    return "run it again and state of the server what it does not tell: --server-max-num-seqs N --server-hardware TEXT"
 
 
 def differences(first: Conditions, second: Conditions) -> list[Difference]:
@@ -59,13 +68,26 @@ def differences(first: Conditions, second: Conditions) -> list[Difference]:
 
 def _lacking(found: Conditions) -> list[str]:
     lacks = {
-        "its batch limit (workers)": not found.workers or not all(each.max_num_sequences for each in found.workers),
+        "its batch limit (max_num_seqs)": not _tells_batch_limit(found),
         "what was cached at its start (cache_state)": found.cache_state is CacheState.UNKNOWN,
         "its concurrency (arrival)": not found.arrival
         or (found.request_rate is None and found.max_concurrency is None and not _tenants_tell(found)),
-        "its hardware (machine)": not found.machine.cpu or not found.machine.cores,
+        "its hardware (machine)": not _tells_hardware(found),
     }
     return [name for name, is_lacking in lacks.items() if is_lacking]
+
+
+def _tells_batch_limit(found: Conditions) -> bool:
+    if found.stated and found.stated.max_num_sequences:
+        return True
+    return bool(found.workers) and all(each.max_num_sequences for each in found.workers)
+
+
+def _tells_hardware(found: Conditions) -> bool:
+    """Another server's may be the client's machine; our own is asked for its workers by the operator's API."""
+    if found.backend != OWN_BACKEND and found.is_remote:
+        return bool(found.stated and found.stated.hardware)
+    return bool(found.machine.cpu and found.machine.cores)
 
 
 def _tenants_tell(found: Conditions) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from datetime import UTC, datetime
 
-from services.loadtest.conditions import Conditions, MachineLoad
+from services.loadtest.conditions import Conditions, MachineLoad, StatedConditions
 from services.loadtest.json_codec import to_json
 from services.loadtest.reporting.html_text import share, table
 from services.loadtest.result import METRICS, GroupSection, LatencySummary, Result
@@ -102,6 +102,17 @@ def _percentile(group: GroupSection, metric: str, percentile: str) -> str:
     return f"{summary.percentiles_ms[percentile]:,.1f}" if summary and summary.count else "–"
 
 
+def _stated(stated: StatedConditions | None) -> list[tuple[str, str]]:
+    """Of the server, by whoever ran the load test."""
+    if stated is None:
+        return []
+    return [
+        ("server, as stated", stated.version or "–"),
+        ("its hardware, as stated", stated.hardware or "–"),
+        ("its batch limit, as stated", f"{stated.max_num_sequences:,}" if stated.max_num_sequences else "–"),
+    ]
+
+
 def conditions(found: Conditions) -> str:
     """Under what the run was made."""
     machine, model = found.machine, found.model
@@ -121,6 +132,7 @@ def conditions(found: Conditions) -> str:
         ("machine before / after", f"{_load(found.load_before)} / {_load(found.load_after)}"),
         ("versions", ", ".join(f"{name} {version}" for name, version in found.versions.items())),
         ("commit", found.commit or "–"),
+        *_stated(found.stated),
     ]
     workers = [
         (

@@ -14,7 +14,7 @@ from cache_store.errors import PreconditionError
 from services.loadtest.comparing.bootstrap import change
 from services.loadtest.comparing.comparability import check_comparable, differences
 from services.loadtest.comparing.compare import Comparison, Delta, Finding, compare
-from services.loadtest.conditions import CacheState, TenantConditions
+from services.loadtest.conditions import CacheState, Conditions, StatedConditions, TenantConditions
 from tests.support.loadtest_runs import busy_rows, conditions, slower, write_run_folder
 
 
@@ -91,6 +91,46 @@ LACKING = {
 def test_runs_without_conditions_are_refused(tmp_path: Path, what: str) -> None:
     with pytest.raises(PreconditionError, match=f"second run does not tell .*{what}"):
         compared(tmp_path, 0.0, **LACKING[what])
+
+
+OPENAI = {"backend": "openai", "workers": (), "is_remote": True}
+STATED = StatedConditions(256, "H100", "vllm 0.11.0")
+
+
+def other_server(**changes: Any) -> Conditions:
+    return conditions(**(OPENAI | {"stated": STATED} | changes))
+
+
+def test_runs_of_a_server_that_tells_nothing_are_compared_by_what_is_stated() -> None:
+    other = dataclasses.replace(STATED, max_num_sequences=64)
+    check_comparable(other_server(), other_server(stated=other))
+    found = differences(other_server(), other_server(stated=other))
+    assert [(each.what, each.first, each.second) for each in found] == [("stated.max_num_sequences", "256", "64")]
+
+
+def test_another_server_is_compared_with_ours() -> None:
+    check_comparable(conditions(), other_server())
+    assert "backend" in {each.what for each in differences(conditions(), other_server())}
+
+
+def test_a_server_on_the_clients_machine_needs_no_word_on_its_hardware() -> None:
+    here = other_server(is_remote=False, stated=StatedConditions(256, "", ""))
+    check_comparable(here, here)
+
+
+@pytest.mark.parametrize(
+    ("changes", "lacking"),
+    [
+        ({"stated": None}, r"batch limit \(max_num_seqs\) and its hardware"),
+        ({"stated": dataclasses.replace(STATED, max_num_sequences=0)}, r"batch limit \(max_num_seqs\);"),
+        ({"stated": dataclasses.replace(STATED, hardware="")}, r"hardware \(machine\);"),
+        ({"stated": None, "is_remote": False}, r"batch limit \(max_num_seqs\);"),
+        ({"cache_state": CacheState.UNKNOWN}, r"\(cache_state\);"),
+    ],
+)
+def test_a_server_is_refused_by_what_nobody_stated(changes: dict[str, Any], lacking: str) -> None:
+    with pytest.raises(PreconditionError, match=rf"second run does not tell .*{lacking}.*--server-max-num-seqs"):
+        check_comparable(other_server(), other_server(**changes))
 
 
 def test_a_folder_without_conditions_is_refused(tmp_path: Path) -> None:
