@@ -73,7 +73,7 @@ async def test_without_caching_nothing_can_be_told(
     request: pytest.FixtureRequest, valkey: EmbeddedValkey, tmp_path: Path
 ) -> None:
     urls = server_named(request, "valkey").urls
-    async with running_cluster(urls, tmp_path, [DELAYS | {"audit": AuditMode.PARANOID}]) as cluster:
+    async with running_cluster(urls, tmp_path, [FAST | {"audit": AuditMode.PARANOID}]) as cluster:
         found = await asserted(cluster, (COARSE_LIMIT,), (Variant.QUIET,))
     assert found.verdict.outcome is Outcome.BLIND
 
