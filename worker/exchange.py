@@ -86,6 +86,10 @@ class Exchange:
         """
         return self._fetches.adopt(hint, domain, tokens, unused_s)
 
+    def num_held(self, domain: Domain, tokens: PackedTokens) -> int:
+        """Leading blocks of a prefix that are cached here."""
+        return self._pool.cached_tokens(domain, tokens, count(tokens)).total // self._block_size
+
     def domain(self, tag: DomainTag) -> Domain | None:
         """The one of that name, if there is something of it."""
         domains = {domain.root: domain for domain in self._domains()}

@@ -2,14 +2,14 @@
 
 Prefixes that begin alike go to the same worker, as far as that does not give it much more than the others; hot ones are
 placed first. A strict tenant's go to all: where its requests will go follows from what they ask for, which only routers
-know. What a worker does not serve is not offered to it.
+know. What a worker does not serve, or has refused, is not offered to it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
-from cache_store.domain import FormatDigest, TenantId
+from cache_store.domain import TenantId
 from cache_store.hot_prefixes import HotPrefix, Line
 
 NEW_WEIGHT = 4
@@ -19,17 +19,13 @@ NEW_WEIGHT = 4
 class _Takings:
     """What one worker is given."""
 
-    def __init__(self, above: dict[Line, Line | None], kv_formats: Collection[FormatDigest]) -> None:
+    def __init__(self, above: dict[Line, Line | None], wants: Callable[[HotPrefix], bool]) -> None:
         self._above = above
-        self._kv_formats = kv_formats
+        self.wants = wants
         self._held: set[Line] = set()
         """Ends and forks: whoever is given one is given all before it, so nothing between two of them is half held."""
         self.num_blocks = 0
         self.prefixes: list[HotPrefix] = []
-
-    def serves(self, prefix: HotPrefix) -> bool:
-        """Whether requests of the prefix's format come to it."""
-        return not self._kv_formats or prefix.domain.kv_format in self._kv_formats
 
     def num_new(self, prefix: HotPrefix) -> int:
         """Its blocks that were not given before."""
@@ -52,13 +48,15 @@ class _Takings:
 
 
 def shares(
-    prefixes: Sequence[HotPrefix], served: Sequence[Collection[FormatDigest]], is_strict: Callable[[TenantId], bool]
+    prefixes: Sequence[HotPrefix],
+    wants: Sequence[Callable[[HotPrefix], bool]],
+    is_strict: Callable[[TenantId], bool],
 ) -> list[list[HotPrefix]]:
-    """The prefixes for each worker, in the order of `prefixes`. `served`: the formats of each; none: not known."""
+    """The prefixes for each worker, in the order of `prefixes`. `wants`: what may be offered to each."""
     above = _above([prefix.line for prefix in prefixes])
-    workers = [_Takings(above, kv_formats) for kv_formats in served]
+    workers = [_Takings(above, each) for each in wants]
     for prefix in prefixes:
-        takers = [worker for worker in workers if worker.serves(prefix)]
+        takers = [worker for worker in workers if worker.wants(prefix)]
         if not is_strict(prefix.domain.tenant):
             takers = sorted(takers, key=lambda each: each.cost(prefix))[:1]
         for worker in takers:

@@ -20,7 +20,6 @@ from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
 
 from cache_store.adapters import MAX_ADAPTERS
 from cache_store.clock import Clock, SteadyClock
-from cache_store.domain import FormatDigest
 from cache_store.errors import PreconditionError, UnavailableError, WorkerLostError
 from cache_store.events import BlockEvent
 from cache_store.fence import FenceTable
@@ -46,8 +45,9 @@ from worker.peers import Fetched
 from worker.publisher import Publisher, Stores
 from worker.quota_watch import APPLY_TIMEOUT_S, QuotaWatch
 from worker.rpc import WorkerServicer
+from worker.rpc_departure import Departure
 from worker.rpc_fetch import PeerClient
-from worker.rpc_retire import Identity, Retirement, Taker
+from worker.rpc_retire import Identity, Retirement
 from worker.rpc_tls import add_port
 from worker.runner import ModelInfo, Runner
 
@@ -55,9 +55,6 @@ SERVICE = worker_pb2.DESCRIPTOR.services_by_name["WorkerService"].full_name
 
 STOP_GRACE_S = 2.0
 """What running calls get to end after a stop was asked for; `drain` before gives more."""
-
-FAREWELL_S = 0.1
-"""After an order to leave was carried out, for its answer to go out."""
 
 STALL_AFTER_S = 120.0
 """A step that runs for longer is taken for hung."""
@@ -107,7 +104,7 @@ class WorkerHost:
         )
         self._spans = open_spans(config.tracing, "stemcache-worker", config.worker_id)
         me = (self._thread, self._model, self._incarnation, config.cluster_key, self._clock)
-        self._servicer = WorkerServicer(*me, self._adapters, self._retire, spans=self._spans)
+        self._servicer = WorkerServicer(*me, self._adapters, self._obey, spans=self._spans)
         identity = Identity(
             incarnation=self._incarnation,
             cluster_key=config.cluster_key,
@@ -116,10 +113,12 @@ class WorkerHost:
             generation=lambda: self._servicer.purges.generation,
             tls=config.tls,
         )
-        self._retirement = Retirement(self._thread, identity, self._clock)
-        self._has_retired = False
-        self._leaving: asyncio.Task[worker_pb2.DrainResponse] | None = None
         self._health = health.aio.HealthServicer()
+        self._stop = asyncio.Event()
+        self._retirement = Retirement(self._thread, identity, self._clock)
+        self._departure = Departure(
+            self._retirement, identity, self._health, self._begin_drain, self._stop.set, self._clock
+        )
         self._server = grpc.aio.server(options=_server_options(self._model))
         self._quotas = QuotaWatch(
             stores.quotas,
@@ -136,7 +135,6 @@ class WorkerHost:
         blocks = BlockMeter(parts.clock, lambda: self._thread.load.tenants)
         self._meter = MeterWriter(stores.meter, MeterWriterId(self._incarnation), blocks.take, parts.clock, METER_PACE)
         self._stores = stores
-        self._stop = asyncio.Event()
         self._ended = asyncio.Event()
         self._failure: BaseException | None = None
         self._supervision: asyncio.Task[None] | None = None
@@ -227,40 +225,18 @@ class WorkerHost:
     @property
     def has_retired(self) -> bool:
         """Whether it has left because it was told to: nothing is to take its place."""
-        return self._has_retired
+        return self._departure.has_left
 
-    async def _retire(self, order: worker_pb2.DrainRequest) -> worker_pb2.DrainResponse:
+    async def _obey(self, order: worker_pb2.DrainRequest) -> worker_pb2.DrainResponse:
         if self._servicer.draining:
             raise PreconditionError("this worker is leaving already")
-        self._leaving = asyncio.create_task(self._leave(order), name="leave")
-        return await asyncio.shield(self._leaving)  # whoever gave the order may go away
-
-    async def _leave(self, order: worker_pb2.DrainRequest) -> worker_pb2.DrainResponse:
-        await self._begin_drain()
-        now_s = self._clock.unix_s()
-        takers = [
-            Taker(
-                peer.address,
-                Incarnation(peer.incarnation),
-                peer.clock_time.ToNanoseconds() / 1e9 - now_s,
-                frozenset(map(FormatDigest, peer.kv_formats)),
-            )
-            for peer in order.peers
-        ]
-        grace_s = order.grace_duration.ToNanoseconds() / 1e9
-        farewell = await self._retirement.run(takers, grace_s)
-        self._has_retired = True
-        asyncio.get_running_loop().call_later(FAREWELL_S, self._stop.set)
-        return worker_pb2.DrainResponse(
-            moved_blocks=farewell.num_moved,
-            cached_blocks=farewell.num_cached,
-            handed_over_requests=farewell.num_running,
-        )
+        return await self._departure.obey(order)
 
     async def _begin_drain(self) -> None:
         self._servicer.drain()
         self._publisher.renew_soon()
         await self._health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
+        await self._departure.say_stays(health_pb2.HealthCheckResponse.NOT_SERVING)
         _log.info("draining", open_requests=self._thread.num_open)
 
     async def stop(self) -> None:
@@ -306,6 +282,7 @@ class WorkerHost:
         self._thread.start()
         for service in (SERVICE, self._incarnation):  # by the latter a router finds that it is who it was
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
+        await self._departure.say_stays(health_pb2.HealthCheckResponse.SERVING)
         self._supervision = asyncio.create_task(self._supervise(), name="worker-host")
         _log.info("worker_started", worker_id=self._config.worker_id, address=self._address, model=self._model.name)
 

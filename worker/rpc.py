@@ -188,8 +188,7 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
             claims = self._claims(request)
             self._require_open()
             is_admitted = self.purges.admits(claims)
-            num_blocks = await self._peers.adopt(request, claims) if is_admitted else 0
-            return worker_pb2.AdoptPrefixResponse(block_count=num_blocks)
+            return await self._peers.adopt(request, claims) if is_admitted else worker_pb2.AdoptPrefixResponse()
 
     async def Drain(self, request: worker_pb2.DrainRequest, context: Context) -> worker_pb2.DrainResponse:  # noqa: N802
         """Leaves."""

@@ -102,17 +102,19 @@ class PeerAnswers:
             except TimeoutError:
                 raise DeadlineError(f"an answer lasts at most {MAX_ANSWER_S:g} s") from None
 
-    async def adopt(self, message: worker_pb2.AdoptPrefixRequest, claims: RequestClaims) -> int:
-        """Fetches a prefix from a worker that leaves; how many blocks of it came. Claims and fences were checked."""
+    async def adopt(
+        self, message: worker_pb2.AdoptPrefixRequest, claims: RequestClaims
+    ) -> worker_pb2.AdoptPrefixResponse:
+        """Fetches a prefix from a worker that leaves; what came of it. Claims and fences were checked."""
         tokens = packed_prompt(message.prompt)
         hint = peer_hint(message.holder, claims, self._clock.unix_s())
         unused = message.unused_duration.ToNanoseconds() / 1e9 if message.HasField("unused_duration") else math.inf
         state = await self._ask(lambda engine: engine.exchange.adopt(hint, claims.domain, tokens, max(0.0, unused)))
-        if state is None:
-            return 0
-        while state.end_s is None:  # noqa: ASYNC110 - it ends on another thread, and always does
+        while state is not None and state.end_s is None:  # noqa: ASYNC110 - it ends on another thread, and always does
             await asyncio.sleep(FOLLOW_S)
-        return state.num_whole
+        num_held = await self._ask(lambda engine: engine.exchange.num_held(claims.domain, tokens))
+        num_new = 0 if state is None else state.num_whole
+        return worker_pb2.AdoptPrefixResponse(block_count=num_new, held_block_count=num_held)
 
     @contextmanager
     def _place(self, tenant: TenantId) -> Iterator[None]:

@@ -63,6 +63,22 @@ def is_from_worker(error: grpc.aio.AioRpcError) -> bool:
     return any(key == _DETAILS_KEY for key, _ in error.trailing_metadata() or ())
 
 
+def is_refusal(error: Exception) -> bool:
+    """Whether another worker answered that it is there and cannot now."""
+    is_call = isinstance(error, grpc.aio.AioRpcError)
+    return is_call and error.code() is grpc.StatusCode.UNAVAILABLE and is_from_worker(error)
+
+
+def is_leaving(error: grpc.aio.AioRpcError) -> bool:
+    """Whether another worker answered that it leaves."""
+    for key, value in error.trailing_metadata() or ():
+        if key == _DETAILS_KEY and isinstance(value, bytes):
+            info = error_details_pb2.ErrorInfo()
+            details = status_pb2.Status.FromString(value).details
+            return any(each.Unpack(info) and info.reason == LEAVING_REASON for each in details)
+    return False
+
+
 def _details(error: Exception) -> list[Message]:
     if isinstance(error, InvalidRequestError):
         violation = error_details_pb2.BadRequest.FieldViolation(field=error.field, description=str(error))

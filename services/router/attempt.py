@@ -5,6 +5,7 @@ Owned by the task of the request.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from stemcache.v1 import inference_pb2 as pb
@@ -43,6 +44,8 @@ class Job:
     """By the monotonic clock."""
     deadline_s: float
     """By the monotonic clock."""
+    num_revoked_keys: Callable[[], int]
+    """Of the tenant, as known now: this router's control data are newer than the plan of a request that runs."""
     trace_header: str = ""
     """`traceparent` for the worker; empty: it is not traced."""
 
@@ -199,7 +202,7 @@ class Attempt:
             expires_unix_s=self._signer.expires_unix_s,
             fence_order=known.tenant.fence.order,
             control_generation=known.generation,
-            num_revoked_keys=known.num_revoked_keys,
+            num_revoked_keys=self._job.num_revoked_keys(),
         )
 
     def _sampling(self) -> worker_pb2.TokenSampling:

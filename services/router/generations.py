@@ -191,6 +191,7 @@ class Generations:
             receive_unix_s=arrival.receive_unix_s,
             receive_s=arrival.receive_s,
             deadline_s=self._deadline_s(spec, arrival),
+            num_revoked_keys=lambda: self._planner.latest(tenant).num_revoked_keys,
         )
 
     def _renewed(self, job: Job, tenant: Tenant) -> Job:

@@ -1,7 +1,8 @@
 """Lets a worker leave without a cold start: it gives what it has to the others, ends what runs, and is gone.
 
 From its order on it takes no new requests; what is still being computed when its grace is over goes on at another
-worker (`services/router/carried.py`). Owned by one event loop; holds no state.
+worker (`services/router/carried.py`). Somebody stays: a worker that leaves is no other one's successor, which this
+router knows of those that it ordered to leave, and the worker asks the others itself. Owned by one event loop.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from stemcache.worker.v1 import worker_pb2
 
 from cache_store.drain_token import sign_drain
 from cache_store.errors import InvalidRequestError, NotFoundError, PreconditionError
+from cache_store.index import Incarnation
 from cache_store.registry import PROTOCOL_VERSION, WorkerRecord
 from services.router.messages import duration, timestamp
 from services.router.registry_view import RegistryView
@@ -39,6 +41,8 @@ class WorkerDrains:
         self._view = view
         self._pool = pool
         self._cluster_key = cluster_key
+        self._ordered: set[Incarnation] = set()
+        """Whose order to leave is being carried out."""
 
     async def drain(self, worker_id: str, grace_s: float) -> Drained:
         """Returns when the worker leaves.
@@ -52,7 +56,9 @@ class WorkerDrains:
         worker = next((record for record in records if record.worker_id == worker_id), None)
         if worker is None:
             raise NotFoundError(f"no worker {worker_id!r} serves now; `stemcache status` lists those that do")
-        takers = [record for record in records if _takes_over(record, worker)]
+        takers = [each for each in records if _takes_over(each, worker) and each.incarnation not in self._ordered]
+        if worker.draining or worker.incarnation in self._ordered:
+            raise PreconditionError(f"{worker_id} is leaving already")
         if not takers:
             raise PreconditionError(
                 f"only {worker_id} serves {worker.model!r} in its KV format; start another worker before it leaves"
@@ -64,7 +70,12 @@ class WorkerDrains:
             peers=[self._peer(each) for each in takers],
             grace_duration=duration(grace_s),
         )
-        response = await self._pool.ask(worker, lambda stub: stub.Drain(request, timeout=grace_s + SLACK_S))
+        self._ordered.add(worker.incarnation)
+        try:
+            response = await self._pool.ask(worker, lambda stub: stub.Drain(request, timeout=grace_s + SLACK_S))
+        finally:
+            self._ordered.discard(worker.incarnation)
+        self._view.note_leaving(worker.incarnation)
         return Drained(response.moved_blocks, response.cached_blocks, response.handed_over_requests)
 
     def _peer(self, taker: WorkerRecord) -> worker_pb2.DrainPeer:

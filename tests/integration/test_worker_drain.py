@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -9,10 +11,12 @@ from typing import Any
 
 import grpc
 import pytest
+from google.protobuf import duration_pb2, timestamp_pb2
 from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
 
 from cache_store.domain import Domain, DomainTag
-from cache_store.errors import PreconditionError
+from cache_store.drain_token import sign_drain
+from cache_store.errors import LeavingError, PreconditionError
 from cache_store.fence import FenceNotice
 from cache_store.fence_document import sign_notice
 from cache_store.index import Incarnation
@@ -30,6 +34,7 @@ from tests.support.worker_host import (
     digest_domain,
     running_workers,
 )
+from worker import rpc_retire
 from worker.host import WorkerHost
 from worker.rpc_retire import MAX_SILENT, Farewell, Taker
 from worker.statuses import to_status
@@ -65,8 +70,8 @@ class ScriptedTaker(worker_pb2_grpc.WorkerServiceServicer):
 
 
 @asynccontextmanager
-async def scripted_taker(adopt: Adopt) -> AsyncIterator[ScriptedTaker]:
-    made = ScriptedTaker(adopt)
+async def scripted_taker(adopt: Adopt, kind: type[ScriptedTaker] = ScriptedTaker) -> AsyncIterator[ScriptedTaker]:
+    made = kind(adopt)
     server = made.server
     worker_pb2_grpc.add_WorkerServiceServicer_to_server(made, server)
     made.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
@@ -185,7 +190,9 @@ async def test_what_is_purged_meanwhile_is_not_given(who: str) -> None:
         named = await holder._retirement._prefixes()
         assert len(named) == 2 * len(PROMPTS)
         await purge(clients[who == "the taker"], "acme")
-        assert await holder._retirement._give(named, [taker_of(taker)]) == 2 * len(PROMPTS)
+        moved = Counter[Incarnation]()
+        await holder._retirement._give(named, [taker_of(taker)], moved)
+        assert moved.total() == 2 * len(PROMPTS)
         assert set(await snapshot(taker)) == {domains[1].tag}
 
 
@@ -193,7 +200,9 @@ async def test_a_tenant_that_was_deleted_meanwhile_is_given_nothing(leaving: Wor
     async with running_workers([digest_config("worker-1")], MemoryStores().connect) as (taker,):
         named = await leaving._retirement._prefixes()
         await leaving.thread.call(lambda engine: engine.purge({ACME.tenant: None}), 10.0)
-        assert await leaving._retirement._give(named, [taker_of(taker)]) == 2 * len(PROMPTS)
+        moved = Counter[Incarnation]()
+        await leaving._retirement._give(named, [taker_of(taker)], moved)
+        assert moved.total() == 2 * len(PROMPTS)
         assert set(await snapshot(taker)) == {GLOBEX.tag}
 
 
@@ -221,6 +230,98 @@ async def test_who_takes_nothing_is_asked_once_for_each(leaving: WorkerHost) -> 
         assert (farewell.num_moved, farewell.num_running) == (0, 0)
         assert farewell.num_cached == 4 * len(PROMPTS)
         assert taker.asked.total() == 2 * len(PROMPTS)
+
+
+async def test_what_one_has_no_room_for_is_offered_to_the_next(leaving: WorkerHost) -> None:
+    async def full(_: str, __: Any) -> int:
+        return 0
+
+    async def adopt(_: str, __: Any) -> int:
+        return 2
+
+    async with scripted_taker(full) as first, scripted_taker(adopt) as second:
+        farewell = await leave(leaving, first.taker, second.taker)
+        assert first.asked.total() > 0
+        assert second.asked.total() == 2 * len(PROMPTS)
+        assert farewell.num_moved == farewell.num_cached
+
+
+async def test_who_leaves_too_is_offered_one_thing(leaving: WorkerHost) -> None:
+    async def leaves(_: str, context: Any) -> int:
+        status = to_status(LeavingError("this worker is leaving", 1.0))
+        await context.abort(status.code, status.details, status.trailing_metadata)
+        return 0
+
+    async def adopt(_: str, __: Any) -> int:
+        return 2
+
+    async with scripted_taker(leaves) as first, scripted_taker(adopt) as second:
+        assert (await leave(leaving, first.taker, second.taker)).num_moved == 4 * len(PROMPTS)
+        assert first.asked.total() == 1
+
+
+async def test_each_offer_tells_what_the_clock_says_then() -> None:
+    """What is taken in many parts is offered for longer than an old clock would be believed."""
+    clocks: list[int] = []
+
+    class Slow(ScriptedTaker):
+        async def AdoptPrefix(  # type: ignore[override]  # noqa: N802
+            self, request: worker_pb2.AdoptPrefixRequest, context: Any
+        ) -> worker_pb2.AdoptPrefixResponse:
+            clocks.append(request.holder.clock_time.ToNanoseconds())
+            return worker_pb2.AdoptPrefixResponse(block_count=1)
+
+    async with running_workers([digest_config()], MemoryStores().connect) as (host,):
+        async with client_of(host) as client:
+            await client.execute(ACME, PROMPTS[0], max_tokens=1)
+        async with scripted_taker(lambda _, __: asyncio.sleep(0, 0), Slow) as taker:
+            assert (await leave(host, taker.taker)).num_moved == 2
+    assert clocks[0] < clocks[1]
+
+
+async def test_a_step_that_outlasts_the_order_ends_in_leaving_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(rpc_retire, "ROUND_S", 0.05)
+    configs = [digest_config(digest_step_s=0.5), digest_config("worker-1")]
+    async with running_workers(configs, MemoryStores().connect) as (host, other), client_of(host) as client:
+        running = asyncio.create_task(client.execute(ACME, PROMPTS[0], max_tokens=4))
+        while not host.thread.num_open:
+            await asyncio.sleep(0.01)
+        response = await client.stub.Drain(order(host, other), timeout=30)
+        assert (response.moved_blocks, response.handed_over_requests) == (0, 0)
+        assert len((await running).tokens[0]) == 4
+        await asyncio.wait_for(host.wait_ended(), 20)
+        assert host.has_retired
+
+
+async def test_of_two_that_are_to_leave_at_once_one_stays() -> None:
+    configs = [digest_config(), digest_config("worker-1")]
+    async with AsyncExitStack() as stack:
+        hosts = await stack.enter_async_context(running_workers(configs, MemoryStores().connect))
+        clients = [await stack.enter_async_context(client_of(host)) for host in hosts]
+        orders = [order(*hosts), order(*reversed(hosts))]
+        calls = (client.stub.Drain(each, timeout=30) for client, each in zip(clients, orders, strict=True))
+        answers = await asyncio.gather(*calls, return_exceptions=True)
+        refused = [at for at, answer in enumerate(answers) if isinstance(answer, grpc.aio.AioRpcError)]
+        assert refused
+        assert {answers[at].code() for at in refused} == {grpc.StatusCode.FAILED_PRECONDITION}  # type: ignore[union-attr]
+        for at in refused:
+            assert len((await clients[at].execute(ACME, PROMPTS[0], max_tokens=2)).tokens[0]) == 2
+        with pytest.raises(grpc.aio.AioRpcError, match="none of the workers"):
+            await clients[refused[0]].stub.Drain(order(hosts[refused[0]]), timeout=30)
+
+
+def order(leaver: WorkerHost, *takers: WorkerHost) -> worker_pb2.DrainRequest:
+    """To leave, with those that would take over."""
+    now = timestamp_pb2.Timestamp()
+    now.FromNanoseconds(time.time_ns())
+    return worker_pb2.DrainRequest(
+        protocol_version=PROTOCOL_VERSION,
+        drain_token=sign_drain(CLUSTER_KEY, leaver.incarnation, time.time() + 15.0),
+        peers=[
+            worker_pb2.DrainPeer(address=each.address, incarnation=each.incarnation, clock_time=now) for each in takers
+        ],
+        grace_duration=duration_pb2.Duration(seconds=10),
+    )
 
 
 async def test_nobody_takes_what_there_is_nobody_for(leaving: WorkerHost) -> None:

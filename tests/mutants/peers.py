@@ -189,6 +189,22 @@ PEERS = (
         "tests/integration/test_worker_drain.py::test_what_one_tenant_is_refused_costs_no_other_one_its_warm_start",
     ),
     Mutant(
+        "both-leave",
+        "a worker leaves though nobody stays that would take over",
+        "worker/rpc_departure.py",
+        "if not takers:",
+        "if not order.peers:",
+        "tests/integration/test_worker_drain.py::test_of_two_that_are_to_leave_at_once_one_stays",
+    ),
+    Mutant(
+        "leaving-is-tried",
+        "asking a worker that leaves counts as an attempt",
+        "services/router/dispatch.py",
+        "                continue  # it has not tried: nobody asks it again\n",
+        "",
+        "tests/integration/test_leaving_workers.py::test_a_worker_that_leaves_costs_no_attempt",
+    ),
+    Mutant(
         "failure-forgotten",
         "a peer that fails rests no longer the second time",
         "worker/fetches.py",

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from cache_store.domain import Domain, FormatDigest, TenantId
+from cache_store.domain import Domain, TenantId
 from cache_store.hot_prefixes import HotPrefix, Line, hottest
 from cache_store.prefix_tree import Block, DomainRoot
 from cache_store.quota import TierShare
 from cache_store.tokens import pack
-from tests.support.domains import make_domain
 from tests.support.engines import ACME, GLOBEX, Bench, sampling
 from tests.support.manual_peers import Answering, PeeredBench, link
 from tests.support.quotas import make_table
@@ -36,10 +35,14 @@ def nobody(_: TenantId) -> bool:
     return False
 
 
+def anything(_: HotPrefix) -> bool:
+    return True
+
+
 def test_what_begins_alike_goes_to_one_worker() -> None:
     prefix = Lines().prefix
     prefixes = [prefix(1, 2), prefix(3, 4), prefix(1, 5), prefix(3, 6)]
-    given = shares(prefixes, ((), ()), nobody)
+    given = shares(prefixes, (anything,) * 2, nobody)
     assert {frozenset(map(id, part)) for part in given} == {
         frozenset(map(id, (prefixes[0], prefixes[2]))),
         frozenset(map(id, (prefixes[1], prefixes[3]))),
@@ -49,7 +52,7 @@ def test_what_begins_alike_goes_to_one_worker() -> None:
 def test_a_common_beginning_does_not_fill_one_worker() -> None:
     prefix = Lines().prefix
     prefixes = [prefix(0, number) for number in range(1, 31)]
-    given = shares(prefixes, ((), (), ()), nobody)
+    given = shares(prefixes, (anything,) * 3, nobody)
     assert max(map(len, given)) <= 20
     assert sum(map(len, given)) == 30
 
@@ -57,19 +60,19 @@ def test_a_common_beginning_does_not_fill_one_worker() -> None:
 def test_a_strict_tenants_go_to_all() -> None:
     prefix = Lines().prefix
     prefixes = [prefix(1), prefix(2, domain=GLOBEX)]
-    given = shares(prefixes, ((), (), ()), lambda tenant: tenant == GLOBEX.tenant)
+    given = shares(prefixes, (anything,) * 3, lambda tenant: tenant == GLOBEX.tenant)
     assert sum(prefixes[0] in part for part in given) == 1
     assert all(prefixes[1] in part for part in given)
 
 
-def test_what_a_worker_does_not_serve_is_not_offered_to_it() -> None:
-    own, adapters = ACME.kv_format, FormatDigest(b"a" * 16)
+def test_what_a_worker_does_not_want_is_not_offered_to_it() -> None:
     prefix = Lines().prefix
-    prefixes = [prefix(number, domain=make_domain("acme", kv_format=adapters)) for number in range(5)]
-    given = shares(prefixes, ((own,), (own, adapters), (own,)), nobody)
-    assert list(map(len, given)) == [0, 5, 0]
-    assert shares(prefixes, ((own,),), nobody) == [[]]
-    assert sum(map(len, shares(prefixes, ((own,), ()), nobody))) == 5, "whose formats are not known is offered all"
+    prefixes = [prefix(number) for number in range(5)]
+    given = shares(prefixes, (lambda _: False, anything, lambda each: each is prefixes[0]), nobody)
+    assert sum(map(len, given)) == 5
+    assert not given[0]
+    assert {id(each) for each in given[2]} <= {id(prefixes[0])}
+    assert shares(prefixes, (lambda _: False,), nobody) == [[]]
 
 
 def test_what_begins_alike_is_named_once() -> None:
@@ -83,7 +86,7 @@ def test_what_begins_alike_is_named_once() -> None:
     assert {len(prefix.line.packed()) for prefix in found} == {2_001 * 4}
     assert len(hottest(leaves, lambda _: True, 4_096, 2_100)) == 100, "blocks are bounded"
     assert len(hottest(leaves, lambda _: True, 7, 10_000)) == 7
-    assert sorted(map(len, shares(found, ((),), nobody))) == [500]
+    assert sorted(map(len, shares(found, (anything,), nobody))) == [500]
 
 
 def block(parent: Block | DomainRoot, number: int) -> Block:

@@ -898,16 +898,20 @@ class AdoptPrefixResponse(_message.Message):
     DESCRIPTOR: _descriptor.Descriptor
 
     BLOCK_COUNT_FIELD_NUMBER: _builtins.int
+    HELD_BLOCK_COUNT_FIELD_NUMBER: _builtins.int
     block_count: _builtins.int
     """Blocks that were fetched and are cached now."""
+    held_block_count: _builtins.int
+    """Leading blocks of the prompt that are cached now, those of before included."""
     def __init__(
         self,
         *,
         block_count: _builtins.int = ...,
+        held_block_count: _builtins.int = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _Never  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["block_count", b"block_count", "held_block_count", b"held_block_count"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
