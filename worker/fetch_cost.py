@@ -103,6 +103,12 @@ class FetchCost:
         known.block_s += gain * (transfer_s / num_blocks - known.block_s)
         known.is_measured = True
 
+    def note_late(self, peer: Incarnation, seconds: float) -> None:
+        """Nothing came within so many seconds: an opening takes longer. More blocks may still be worth it."""
+        known = self._of(peer)
+        if seconds > known.opening_s:
+            known.opening_s, known.is_measured = seconds, True
+
     def note_success(self, peer: Incarnation) -> None:
         """It answered, and with what it was asked for."""
         self._of(peer).num_failed = 0

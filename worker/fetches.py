@@ -312,6 +312,8 @@ class Fetches:
         self._cost.note(peer, num_blocks, fetched.opening_s, fetched.transfer_s)
         if fetched.is_failed:
             self._cost.note_failure(peer)
+        elif fetched.late_s is not None:
+            self._cost.note_late(peer, fetched.late_s)
         else:
             self._cost.note_success(peer)
         self.counts = replace(

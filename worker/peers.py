@@ -58,9 +58,11 @@ class Fetched:
     transfer_s: float
     """From there to the end, without what the other worker waited for blocks that it was just computing."""
     is_failed: bool
-    """It ended before its time: the other worker is away, refused, was too slow or sent something else."""
+    """It ended before its time: the other worker is away, sent something else, or nothing at all for long."""
     num_refused: int = 0
     """Blocks that were not what was asked for."""
+    late_s: float | None = None
+    """It is there and sent nothing in so many seconds, or (0) had no place for the question; None: it did."""
 
 
 class Peers(Protocol):

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import grpc
 import structlog
@@ -27,9 +27,15 @@ from cache_store.tls_files import TlsFiles
 from worker.peer_stream import CHUNK_BYTES, BlockAssembler
 from worker.peers import Fetched, FetchId, FetchOrder
 from worker.rpc_tls import peer_channel
+from worker.statuses import is_refusal
 
 MAX_CHANNELS = 64
-"""To workers that were asked last."""
+"""To workers that were asked last; more only while all of them answer."""
+
+_Address = tuple[str, Incarnation]
+
+PATIENCE_S = 2.0
+"""Whoever sends nothing for that long is taken to be away. Before, it is at work: it answers between two steps."""
 
 _OVERHEAD_BYTES = 64 * 1024
 _OPTIONS = (
@@ -74,7 +80,9 @@ class PeerClient:
         self._loop: asyncio.AbstractEventLoop | None = None
         self._deliver: Callable[[Fetched], Awaitable[None]] = _nowhere
         self._tasks: dict[FetchId, asyncio.Task[None]] = {}
-        self._channels: OrderedDict[tuple[str, Incarnation], grpc.aio.Channel] = OrderedDict()
+        self._channels: OrderedDict[_Address, grpc.aio.Channel] = OrderedDict()
+        self._users = Counter[_Address]()
+        """Fetches that run on each."""
         self._closing: set[asyncio.Future[None]] = set()
 
     def start(self, deliver: Callable[[Fetched], Awaitable[None]]) -> None:
@@ -113,22 +121,27 @@ class PeerClient:
 
     async def _run(self, order: FetchOrder) -> None:
         progress = _Progress(self._clock.monotonic_s())
-        is_failed = False
+        is_failed, late_s = False, None
         try:
             async with asyncio.timeout(order.timeout_s):
                 await self._fetch(order, progress)
         except TimeoutError:
-            is_failed = progress.assembler is None or not (progress.assembler.blocks or progress.waited_s)
+            if progress.assembler is None or not (progress.assembler.blocks or progress.waited_s):
+                is_failed = order.timeout_s >= PATIENCE_S
+                late_s = order.timeout_s
         except (grpc.aio.AioRpcError, StemcacheError) as error:
-            is_failed = True
+            is_failed = not is_refusal(error)
+            late_s = None if is_failed else 0.0
             code = error.code().name if isinstance(error, grpc.aio.AioRpcError) else type(error).__name__
             _log.warning("fetch_failed", reason=code, blocks=order.num_blocks)
-        await self._deliver(self._fetched(order, progress, is_failed))
+        await self._deliver(replace(self._fetched(order, progress, is_failed), late_s=late_s))
 
     async def _fetch(self, order: FetchOrder, progress: _Progress) -> None:
         exchange = Exchange(order.peer.incarnation, self._incarnation, secrets.token_bytes(RANDOM_BYTES))
         names = block_names(order.domain, order.tokens, order.first_block, self._block_size)
-        call = self._stub(order).FetchBlocks(self._question(order, exchange), timeout=order.timeout_s + 1.0)
+        address = (order.peer.address, order.peer.incarnation)
+        self._users[address] += 1
+        call = self._stub(address).FetchBlocks(self._question(order, exchange), timeout=order.timeout_s + 1.0)
         try:
             async for message in call:
                 match message.WhichOneof("event"):
@@ -147,6 +160,7 @@ class PeerClient:
                     return
         finally:
             call.cancel()
+            self._users -= Counter([address])
 
     async def _feed(self, progress: _Progress, assembler: BlockAssembler, data: bytes) -> None:
         try:
@@ -184,13 +198,12 @@ class PeerClient:
             num_refused=len(progress.refused),
         )
 
-    def _stub(self, order: FetchOrder) -> worker_pb2_grpc.WorkerServiceAsyncStub:
-        key = (order.peer.address, order.peer.incarnation)
-        channel = self._channels.pop(key, None) or peer_channel(order.peer.address, self._tls, _OPTIONS)
-        self._channels[key] = channel
-        while len(self._channels) > MAX_CHANNELS:
-            _, oldest = self._channels.popitem(last=False)
-            closing = asyncio.ensure_future(oldest.close())
+    def _stub(self, address: _Address) -> worker_pb2_grpc.WorkerServiceAsyncStub:
+        channel = self._channels.pop(address, None) or peer_channel(address[0], self._tls, _OPTIONS)
+        self._channels[address] = channel
+        unused = [each for each in self._channels if not self._users[each]]
+        for oldest in unused[: max(0, len(self._channels) - MAX_CHANNELS)]:
+            closing = asyncio.ensure_future(self._channels.pop(oldest).close())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
         return worker_pb2_grpc.WorkerServiceStub(channel)

@@ -65,8 +65,9 @@ def is_from_worker(error: grpc.aio.AioRpcError) -> bool:
 
 def is_refusal(error: Exception) -> bool:
     """Whether another worker answered that it is there and cannot now."""
-    is_call = isinstance(error, grpc.aio.AioRpcError)
-    return is_call and error.code() is grpc.StatusCode.UNAVAILABLE and is_from_worker(error)
+    if not isinstance(error, grpc.aio.AioRpcError):
+        return False
+    return error.code() is grpc.StatusCode.UNAVAILABLE and is_from_worker(error)
 
 
 def is_leaving(error: grpc.aio.AioRpcError) -> bool:

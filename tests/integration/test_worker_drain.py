@@ -287,7 +287,7 @@ async def test_a_step_that_outlasts_the_order_ends_in_leaving_all_the_same(monke
         while not host.thread.num_open:
             await asyncio.sleep(0.01)
         response = await client.stub.Drain(order(host, other), timeout=30)
-        assert (response.moved_blocks, response.handed_over_requests) == (0, 0)
+        assert response.handed_over_requests == 0
         assert len((await running).tokens[0]) == 4
         await asyncio.wait_for(host.wait_ended(), 20)
         assert host.has_retired

@@ -197,6 +197,14 @@ PEERS = (
         "tests/integration/test_worker_drain.py::test_of_two_that_are_to_leave_at_once_one_stays",
     ),
     Mutant(
+        "late-is-away",
+        "a peer that is late with a few blocks rests for everybody",
+        "worker/rpc_fetch.py",
+        "is_failed = order.timeout_s >= PATIENCE_S",
+        "is_failed = True",
+        "tests/integration/test_busy_peers.py::test_who_is_late_with_a_few_blocks_does_not_rest",
+    ),
+    Mutant(
         "leaving-is-tried",
         "asking a worker that leaves counts as an attempt",
         "services/router/dispatch.py",

@@ -99,3 +99,13 @@ def test_peers_that_were_not_asked_for_long_are_forgotten() -> None:
     for number in range(MAX_PEERS):
         fetching.note(Incarnation(str(number)), 1, 0.0, 0.001)
     assert fetching.num_worthwhile(PEER, 10) == 10
+
+
+def test_who_is_late_with_a_few_blocks_is_still_asked_for_many() -> None:
+    """It is at work: one tenant's small question keeps nobody's large one away."""
+    fetching, _ = cost()
+    fetching.note_late(PEER, 0.05)
+    assert fetching.num_worthwhile(PEER, 4) == 0
+    assert fetching.num_worthwhile(PEER, 60) == 60
+    fetching.note_late(OTHER, 0.0)
+    assert fetching.num_worthwhile(OTHER, 1) == 1, "it had no place, which says nothing of its speed"
