@@ -46,6 +46,7 @@ def keep_workers(settings: SupervisorSettings, stop: StopSignals) -> None:
         RayCluster.connect(WorkerActor, settings.ray_address) as ray,
     ):
         stop.install()
+        _log.info("supervisor.started", workers=settings.worker_ids, metrics_address=metrics.address)
         parts = [WorkerPart(spec, ray, SystemClock()) for spec in specs]
         supervisor = Supervisor([parts], SystemClock(), RestartPolicy(start_timeout_s=START_TIMEOUT_S))
         metrics.supervisor = supervisor

@@ -21,7 +21,7 @@ from tests.support.containers import NOT_HERE, USER, can_run
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.nightly,  # a minute to start, and all ports of three addresses
-    pytest.mark.timeout(600),
+    pytest.mark.timeout(900),
     pytest.mark.skipif(not can_run(), reason=NOT_HERE),
 ]
 
@@ -189,13 +189,11 @@ def _restart(cluster: ComposeCluster, part: str) -> None:
 
 def _incarnations(cluster: ComposeCluster) -> dict[str, str]:
     """Of each worker; another one for each start."""
-    workers = json.loads(cluster.operate("status", "--json"))["workers"]
-    return {each["worker_id"]: each["incarnation"] for each in workers}
+    return {each["worker_id"]: each["incarnation"] for each in cluster.workers()}
 
 
 def _supervisor_of(cluster: ComposeCluster, node: str) -> str:
     """Who keeps the worker that Ray placed on a node."""
     host = cluster.containers[node].addresses["inside"]
-    workers = json.loads(cluster.operate("status", "--json"))["workers"]
-    [worker] = [each["worker_id"] for each in workers if each["address"].rpartition(":")[0] == host]
+    [worker] = [each["worker_id"] for each in cluster.workers() if each["address"].rpartition(":")[0] == host]
     return str(worker).replace("worker", "supervisor")

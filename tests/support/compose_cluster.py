@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -24,7 +25,7 @@ from tests.support.containers import USER, Bind, Container, Image, running_conta
 
 PROFILE = "cpu"
 TENANTS = ("acme", "globex")
-READY_S = 150.0
+READY_S = 300.0
 _STAGES = (
     ("valkey",),
     ("ray-head",),
@@ -47,6 +48,11 @@ class ComposeCluster:
     def routers(self) -> str:
         """For clients, in order of preference."""
         return ",".join(f"{self.containers[name].addresses['tenants']}:7420" for name in ("router-1", "router-2"))
+
+    def start_all(self) -> None:
+        """In the order in which one needs the other."""
+        for stage in _STAGES:
+            self.start(*stage)
 
     def start(self, *names: str) -> None:
         """Starts containers side by side and waits until they are healthy."""
@@ -73,10 +79,18 @@ class ComposeCluster:
 
     def operate(self, *arguments: str) -> str:
         """A command of the operator."""
-        where = ["--admin-address", "router-1-inside:7421", "--admin-token-file", "/run/secrets/admin-token"]
-        done = self.containers["operator"].run(["stemcache", *arguments, *where])
+        done = self._operator(*arguments)
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
+
+    def workers(self) -> list[dict[str, Any]]:
+        """As the operator sees them, also where not all is well, which the exit status tells."""
+        found: list[dict[str, Any]] = json.loads(self._operator("status", "--json").stdout)["workers"]
+        return found
+
+    def _operator(self, *arguments: str) -> subprocess.CompletedProcess[str]:
+        where = ["--admin-address", "router-1-inside:7421", "--admin-token-file", "/run/secrets/admin-token"]
+        return self.containers["operator"].run(["stemcache", *arguments, *where])
 
     def fetch(self, url: str, token: str) -> tuple[int, str]:
         """Status and text of a page inside."""
@@ -125,8 +139,7 @@ def running_compose_cluster(folder: Path) -> Iterator[ComposeCluster]:
         certificates.write({Component.ROUTER: names, Component.REDIS: ["valkey"]}, timedelta(days=1), Step.KEEP)
         _give(folder)
         cluster = ComposeCluster(containers, found, secrets, folder)
-        for stage in _STAGES:
-            cluster.start(*stage)
+        cluster.start_all()
         yield cluster
 
 
