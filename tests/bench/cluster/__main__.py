@@ -28,6 +28,7 @@ from tests.bench.percentiles import percentile
 from tests.bench.record import Record
 
 MIN_HITS, MAX_P99 = 0.98, 1.1
+LOADS = ("conversation", "agents", "hot document")
 POOLED = "one pooled cache"
 POOLED_LRU = "one pooled cache, LRU"
 FETCHING = "ours, fetching"
@@ -174,7 +175,7 @@ def _arguments() -> argparse.Namespace:
     numbers = lambda text: tuple(map(int, text.split(",")))  # noqa: E731
     names = lambda text: tuple(text.split(","))  # noqa: E731
     parser.add_argument("--traces", type=Path, default=Path(folder) if folder else None)
-    parser.add_argument("--loads", type=names, default=("conversation", "agents", "hot document"))
+    parser.add_argument("--loads", type=names, default=LOADS)
     parser.add_argument("--workers", type=numbers, default=(4, 8))
     parser.add_argument("--requests", type=int, help="only the first so many of each trace")
     parser.add_argument("--busy", type=float, default=0.5, help="share of the time that a pooled cache would work")

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
-from tests.bench.cluster.__main__ import FETCHING, MAX_P99, MIN_HITS, POOLED, POOLED_LRU
+from tests.bench.cluster.__main__ import FETCHING, LOADS, MAX_P99, MIN_HITS, POOLED, POOLED_LRU
 from tests.bench.cluster.rules import GREEDY, OURS
 from tests.bench.index.lookups import COPY, HMGET, PING, SCRIPT
 from tests.bench.machine import NOT_RUN
 from tests.bench.page.markdown import MISSING, number, percent, table, verdict
 from tests.bench.page.results import Result
+from tests.bench.replay import TRACES
 from tests.bench.router.sides import HOP, ROUTER, STRAIGHT
 
 HTTP = "HTTP"
@@ -43,7 +44,9 @@ def router(result: Result) -> str:
 
 def cluster(result: Result) -> str:
     """A table for each load and number of workers."""
-    return "\n\n".join(_case(case) for case in result.figures["cases"])
+    cases = result.figures["cases"]
+    parts = [_case(case) for case in cases]
+    return "\n\n".join((*parts, *_left_out(LOADS, {case["load"] for case in cases})))
 
 
 def _case(case: Mapping[str, Any]) -> str:
@@ -72,7 +75,13 @@ def replay(result: Result) -> str:
     parts = [_replayed(figures["device"])]
     parts.append(f"With a host pool of {figures['host_factor']} times the capacity:")
     parts.append(_replayed(figures["host"]))
-    return "\n\n".join(parts)
+    return "\n\n".join((*parts, *_left_out(TRACES, figures["device"])))
+
+
+def _left_out(known: Iterable[str], found: Container[str]) -> Iterator[str]:
+    """Names loads that this run did without."""
+    if lacking := [load for load in known if load not in found]:
+        yield f"**{NOT_RUN}: {', '.join(lacking)}**"
 
 
 def _replayed(loads: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:

@@ -12,6 +12,7 @@ from tests.bench.page.render import PAGE, render
 from tests.bench.page.results import FOLDER, Result, ResultError, condense, read_folder, read_result
 
 ROUTER = next(bench for bench in BENCHES if bench.name == "router")
+REPLAY = next(bench for bench in BENCHES if bench.name == "replay")
 POOL = next(bench for bench in BENCHES if bench.name == "pool")
 MACHINE = {
     "time": "2030-01-02T03:04:05+00:00",
@@ -113,6 +114,14 @@ def test_what_makes_a_result_doubtful_is_marked(before: dict[str, Any], mark: st
     assert f"* {ROUTER.title}: {mark}" in text
     assert f"* **{mark[0].upper()}{mark[1:]}**" in text
     assert mark not in page(ROUTER, POOL, router=result(), pool=newest)
+
+
+def test_a_load_that_was_left_out_is_named() -> None:
+    report = {"policy": "lru", "capacity_share": 0.0499, "hit_rate": 0.2, "references_per_s": 3e5}
+    figures = {"device": {"conversation": [report]}, "host": {"conversation": [report]}, "host_factor": 4}
+    text = page(REPLAY, replay=result(figures=figures, peers={}))
+    assert "| conversation, least recently used | 20.0 % | 0.300 |" in text
+    assert "**not run: agents**" in text
 
 
 def test_samples_are_not_kept_and_numbers_are_short() -> None:
