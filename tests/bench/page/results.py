@@ -52,7 +52,7 @@ class Result:
 def condense(text: str) -> str:
     """A benchmark's JSON as it is kept: without samples, numbers to six digits. Raises ResultError."""
     document = {name: _rounded(value) for name, value in _read(text).items() if name != "raw"}
-    return json.dumps(document, indent=1, sort_keys=True, ensure_ascii=False) + "\n"
+    return json.dumps(document, indent=1, ensure_ascii=False) + "\n"
 
 
 def read_result(text: str) -> Result:

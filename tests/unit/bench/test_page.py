@@ -40,6 +40,8 @@ def document(**changes: Any) -> dict[str, Any]:
         "straight to the worker": side(4.0, 300.0, None),
         "one plain grpc.aio hop": side(6.0, 280.0, 600.0),
         "stemcache's router": side(7.0, 260.0, 1234.5678),
+        "straight to a worker that speaks HTTP": side(0.1, 9_000.0, None),
+        "smg 1.13.0": side(0.6, 3_000.0, 4_000.0),
     }
     return {
         "command": "python -m tests.bench.router --calls 300",
@@ -65,6 +67,9 @@ def page(*benches: Bench, **results: Result) -> str:
 def test_a_table_is_made_of_a_result_with_its_conditions() -> None:
     text = page(ROUTER, router=result())
     assert "| stemcache's router | 7.00 | 14.0 | 3.00 | 6.00 | 1,235 | 260 | 1,235 | 9.00 |" in text
+    assert "| smg 1.13.0 | 0.600 | 1.20 | 0.500 | 1.00 | 4,000 | 3,000 | 4,000 | 9.00 |" in text, (
+        "by its own straight way"
+    )
     assert "The router's added p50 by one plain hop's: 1.50 (≤ 2: reached)" in text
     for told in (
         "`python -m tests.bench.router --calls 300`",
