@@ -60,8 +60,6 @@ class Exchange:
         self._scheduler = scheduler
         self._fetches = fetches
         self._domains = domains
-        self._tags: dict[bytes, DomainTag] = {}
-        """Of the roots that were there at the last look."""
         self._num_served = 0
 
     @property
@@ -92,9 +90,7 @@ class Exchange:
 
     def domain(self, tag: DomainTag) -> Domain | None:
         """The one of that name, if there is something of it."""
-        domains = {domain.root: domain for domain in self._domains()}
-        self._tags = {root: self._tags.get(root) or domain.tag for root, domain in domains.items()}
-        return next((domains[root] for root, known in self._tags.items() if known == tag), None)
+        return next((domain for domain in self._domains() if domain.tag == tag), None)
 
     def export(self, domain: Domain, tokens: PackedTokens, first_block: int, num_most: int) -> Exported:
         """Copies of the blocks of a prompt from `first_block` on, as far as they are there; at most `num_most`."""

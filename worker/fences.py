@@ -54,7 +54,7 @@ class FenceBook:
         fence = self._fence_of(tenant)
         if fence is not None:
             return fence.admits(claims.domain, claims.fence_order)
-        if tenant in self._ahead or 0 < claims.control_generation <= self._table.generation:
+        if tenant in self._ahead or (self.generation and claims.control_generation <= self.generation):
             return False
         self._unlisted[tenant] = max(claims.control_generation, self._unlisted.get(tenant, 0))
         return True

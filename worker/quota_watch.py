@@ -56,7 +56,7 @@ class QuotaWatch:
         """The setters return when it is in force; they may raise a StemcacheError or TimeoutError. Adapters only begin
         to be loaded.
 
-        `note_read` is called whenever what is published has been read and is what is in force.
+        `note_read` is called whenever what is published has been read and is what is in force, or nothing was ever.
         """
         self._source = source
         self._cluster_key = cluster_key
@@ -96,7 +96,7 @@ class QuotaWatch:
             head = await self._source.read_head()
             if head != self._seen and not self._is_refreshed(head):
                 await self._take(await self._source.read())
-            if self._is_current:
+            if self._is_current or (not head and self._in_force is None):  # or there is nothing to be in force yet
                 self._note_read()
         except (StemcacheError, TimeoutError) as error:
             self._note(str(error) or "the engine did not come to it in time")

@@ -102,8 +102,8 @@ class PurgeCalls:
 
     @property
     def _is_behind(self) -> bool:
-        """Whether a purge may have been missed. Where nothing was ever published there is nothing to miss."""
-        return self._book.generation > 0 and self._clock.monotonic_s() - self._read_s > MAX_READ_AGE_S
+        """Whether a purge may have been missed."""
+        return self._clock.monotonic_s() - self._read_s > MAX_READ_AGE_S
 
     async def purge(self, message: worker_pb2.PurgeRequest) -> worker_pb2.PurgeResponse:
         """Comes up to the fence of a notice. Raises UnauthenticatedError, VersionError, CorruptDataError."""

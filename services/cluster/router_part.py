@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import random
 import socket
 import sys
 from collections.abc import Mapping
@@ -16,6 +18,8 @@ from services.cluster.process_part import ProcessPart
 
 SERVICE = "stemcache.v1.InferenceService"
 _PROBE_TIMEOUT_S = 0.5
+_LASTING_PORTS = range(20_000, 32_768)
+_PORT_TRIES = 20
 _NOT_INHERITED = (
     "STEMCACHE_MASTER_KEY",
     "STEMCACHE_REDIS_URL_FILE",
@@ -97,6 +101,17 @@ def is_serving(address: str) -> bool:
 
 
 def free_port(host: str) -> int:
-    """A port that nobody listens on now."""
+    """A port that nobody listens on now.
+
+    Below those that systems give to whoever connects: until it is listened on, the rest of the system makes hundreds of
+    connections. Raises OSError where the host has no such address.
+    """
+    for port in random.sample(_LASTING_PORTS, _PORT_TRIES):
+        try:
+            with socket.create_server((host, port)):
+                return port
+        except OSError as error:
+            if error.errno not in (errno.EADDRINUSE, errno.EACCES):
+                raise
     with socket.create_server((host, 0)) as server:
         return int(server.getsockname()[1])

@@ -182,3 +182,10 @@ def test_of_two_purges_that_do_not_know_of_each_other_both_count() -> None:
     for partition in ("p", "q"):
         assert not book.admits(claims(make_fence("acme"), partition, 9))
         assert book.admits(claims(both, partition, 11))
+
+
+def test_who_names_no_control_data_vouches_for_nobody_once_there_are_fences() -> None:
+    book = FenceBook()
+    assert book.admits(claims(FIRST, generation=0)), "nothing was published yet"
+    book.take(make_table(4, OTHER))
+    assert not book.admits(claims(FIRST, generation=0))

@@ -39,8 +39,12 @@ async def purges(clock: ManualClock) -> AsyncIterator[PurgeCalls]:
     await thread.stop(5)
 
 
-async def test_where_nothing_was_ever_published_nothing_can_be_missed(purges: PurgeCalls, clock: ManualClock) -> None:
-    clock.advance(1_000)
+async def test_who_has_never_read_serves_without_reuse_soon(purges: PurgeCalls, clock: ManualClock) -> None:
+    clock.advance(MAX_READ_AGE_S)
+    assert purges.admits(REQUEST)
+    clock.advance(0.1)
+    assert not purges.admits(REQUEST)
+    purges.note_read()  # that nothing was ever published
     assert purges.admits(REQUEST)
 
 

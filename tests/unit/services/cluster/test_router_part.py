@@ -60,3 +60,11 @@ def test_it_serves_when_its_health_says_so(state: STATES.ServingStatus, expected
 
 def test_nobody_there_does_not_serve() -> None:
     assert not is_serving(f"127.0.0.1:{free_port('127.0.0.1')}")
+
+
+def test_a_free_port_is_none_that_whoever_connects_is_given() -> None:
+    ports = {free_port("127.0.0.1") for _ in range(20)}
+    assert len(ports) > 10
+    assert max(ports) < 32_768
+    with pytest.raises(OSError, match="assign"):
+        free_port("192.0.2.1")
