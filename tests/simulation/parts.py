@@ -141,6 +141,8 @@ class MemorySnapshot:
 
     def __init__(self) -> None:
         self._state = EMPTY_STATE
+        self.is_current = True
+        """Under the master key that is in use; there is but one."""
 
     def load(self) -> ControlState:
         return self._state
