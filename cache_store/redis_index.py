@@ -3,7 +3,8 @@
 Reading is one script call. Writing is SADD, SREM and UNLINK in pipelines of bounded size, without reading first. Before
 the writes of a batch the writer replaces its mark; where the old mark is not the one that it left, the store has lost
 writes (it restarted empty, or from an old copy), and the writer asks to be replaced. So it does after every failure,
-since nobody knows then which part of a batch was written.
+since nobody knows then which part of a batch was written. The rest of such a batch may still be executed, after it was
+replaced: each ends with its mark as well, which the writer finds then.
 
 After the writes of a batch the writer appends them to its stream of changes, with their mark, for readers that keep a
 copy (`cache_store/redis_replica.py`): marks follow one another, so that a reader sees what it has missed.
@@ -25,7 +26,7 @@ from cache_store.index_stream import pack_events
 from cache_store.redis_keys import INCARNATIONS_KEY, blocks_key, changes_key, domains_key, mark_key
 from cache_store.redis_scripts import ScriptKind, load_script
 from cache_store.redis_session import CLAIM_SCHEMA, REDIS_ERRORS, Command, RedisSession, Reply
-from cache_store.redis_sweep import blank_mark, drop_incarnation, unlink_blocks
+from cache_store.redis_sweep import blanked, drop_incarnation, unlink_blocks
 
 LOOKUP_DEADLINE_S = 0.05
 WRITE_DEADLINE_S = 1.0
@@ -95,7 +96,7 @@ class RedisIndexWriter:
             entry = _entry(incarnation, str(writing.mark), writing.mark + len(batches), pack_events(admitted))
             for batch in (*batches[:-1], [*batches[-1], entry]):
                 await self._write_marked(incarnation, writing, batch)
-            await self._prune_domains(incarnation, {event.domain_tag for event in admitted if _removes(event)})
+            await self._prune_domains(incarnation, writing, {event.domain_tag for event in admitted if _removes(event)})
 
     async def replace(self, incarnation: Incarnation, blocks: Mapping[DomainTag, bytes]) -> None:
         """See IndexWriter."""
@@ -106,7 +107,7 @@ class RedisIndexWriter:
             for domain_tag, digests in blocks.items():
                 commands += _stores(incarnation, domain_tag, digests)
             for batch in _batches(commands):
-                await self._session.pipeline([blank_mark(incarnation), *batch], self._deadline_s)
+                await self._session.pipeline(blanked(incarnation, batch), self._deadline_s)
             writing.mark += 1
             mark: Command = ("SET", mark_key(incarnation), writing.mark)
             await self._session.pipeline([mark, _entry(incarnation, "", writing.mark, b"")], self._deadline_s)
@@ -121,12 +122,12 @@ class RedisIndexWriter:
     async def _write_marked(self, incarnation: Incarnation, writing: _Writing, batch: Sequence[Command]) -> None:
         expected = str(writing.mark).encode() if writing.mark else None
         writing.mark += 1
-        mark: Command = ("SET", mark_key(incarnation), writing.mark, "GET")
-        found, *_ = await self._session.pipeline([mark, *batch], self._deadline_s)
+        mark: Command = ("SET", mark_key(incarnation), writing.mark)
+        found, *_ = await self._session.pipeline([(*mark, "GET"), *batch, mark], self._deadline_s)
         if found != expected:
             raise IndexUnavailableError("the store has lost writes; replace the incarnation's blocks")
 
-    async def _prune_domains(self, incarnation: Incarnation, domain_tags: set[DomainTag]) -> None:
+    async def _prune_domains(self, incarnation: Incarnation, writing: _Writing, domain_tags: set[DomainTag]) -> None:
         """Forgets domains of which nothing is left. Nobody else writes them, so nothing comes in between."""
         tags = sorted(domain_tags)
         checks: list[Command] = [("EXISTS", blocks_key(tag, incarnation)) for tag in tags]
@@ -135,7 +136,9 @@ class RedisIndexWriter:
             left += await self._session.pipeline(batch, self._deadline_s)
         empty = [tag for tag, exists in zip(tags, left, strict=True) if exists == 0]
         if empty:
-            await self._session.call(("SREM", domains_key(incarnation), *empty), self._deadline_s)
+            forget: Command = ("SREM", domains_key(incarnation), *empty)
+            entry = _entry(incarnation, str(writing.mark), writing.mark + 1, b"")
+            await self._write_marked(incarnation, writing, [forget, entry])
 
 
 def _introduction(incarnation: Incarnation) -> list[Command]:

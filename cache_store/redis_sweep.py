@@ -51,7 +51,7 @@ async def drop_incarnation(session: RedisSession, incarnation: Incarnation, dead
     """Removes all of an incarnation; where this is interrupted, the incarnation stays listed for the next sweep."""
     await unlink_blocks(session, incarnation, (), deadline_s)
     await session.call(("UNLINK", mark_key(incarnation), changes_key(incarnation)), deadline_s)
-    await session.call(("SREM", INCARNATIONS_KEY, incarnation), deadline_s)
+    await session.pipeline([("SREM", INCARNATIONS_KEY, incarnation), blank_mark(incarnation)], deadline_s)
 
 
 async def unlink_blocks(
@@ -59,18 +59,24 @@ async def unlink_blocks(
 ) -> None:
     """Removes the blocks of an incarnation in the domains that it lists and in `more`, then the list.
 
-    A command that came too late for its caller may still be executed, after others: hence `blank_mark` before each.
+    A command that came too late for its caller may still be executed, after others, and those that were sent together
+    not all at once: hence `blank_mark` before and after what removes.
     """
     listed = await session.call(("SMEMBERS", domains_key(incarnation)), deadline_s)
     tags = {*(DomainTag(tag) for tag in _names(listed)), *more}
     for part in _parts(sorted(tags), MAX_KEYS_PER_COMMAND):
         unlink: Command = ("UNLINK", *(blocks_key(tag, incarnation) for tag in part))
-        await session.pipeline([blank_mark(incarnation), unlink], deadline_s)
-    await session.pipeline([blank_mark(incarnation), ("UNLINK", domains_key(incarnation))], deadline_s)
+        await session.pipeline(blanked(incarnation, [unlink]), deadline_s)
+    await session.pipeline(blanked(incarnation, [("UNLINK", domains_key(incarnation))]), deadline_s)
+
+
+def blanked(incarnation: Incarnation, commands: Sequence[Command]) -> list[Command]:
+    """Commands of which some may be executed after the incarnation has written its mark: it finds it blank then."""
+    return [blank_mark(incarnation), *commands, blank_mark(incarnation)]
 
 
 def blank_mark(incarnation: Incarnation) -> Command:
-    """Goes before what replaces blocks: an incarnation that finds its mark blank replaces its blocks once more."""
+    """An incarnation that finds its mark blank replaces its blocks once more."""
     return ("SET", mark_key(incarnation), 0, "XX")
 
 
