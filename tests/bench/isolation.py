@@ -38,7 +38,8 @@ def main() -> int:
             status, found = _assert(Path(folder), arguments)
         finally:
             system.stop()
-    raw = [variant.pop("ttft_ms") for variant in found["variants"]]
+    found["variants"] = found.get("variants", [])  # none where it could not begin
+    raw = [variant.pop("ttft_ms", None) for variant in found["variants"]]
     record.write(arguments, figures=found, raw=raw, versions=versions("grpcio", "torch"))
     return status
 

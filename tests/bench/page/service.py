@@ -10,16 +10,25 @@ def isolation(result: Result) -> str:
     """What one tenant could tell of another one's cache."""
     rows = []
     for each in result.figures["variants"]:
-        own = [number(each[key], 4) for key in ("own_auc_by_time", "own_auc_by_tokens")]
-        across = f"{number(each['across_auc'], 4)}, at most {number(each['across_bound'], 4)}"
-        rows.append((each["variant"], str(each["rounds"]), *own, across, str(each["leaked_tokens"]), each["outcome"]))
-    headings = ("", "rounds", "own repeats, by time", "by tokens", "another tenant's", "tokens of others", "outcome")
+        own = [number(each.get(key), 4) for key in ("own_auc_by_time", "own_auc_by_tokens")]
+        across = f"{number(each.get('across_auc'), 4)}, at most {number(each.get('across_bound'), 4)}"
+        told = (each["variant"], f"{each['samples']:,}", f"{each['prompt_tokens']:,}")
+        rows.append((*told, *own, across, str(each.get("leaked_tokens", 0)), each["outcome"]))
+    headings = (
+        "",
+        "requests",
+        "tokens of prompts",
+        "own repeats, by time",
+        "by tokens",
+        "another tenant's",
+        "tokens of others",
+        "outcome",
+    )
     limit = result.figures["limit"]
     told = (
         f"AUC: 1 where hits are always told from misses, 0.5 where never. The upper 95 % bound for another tenant has "
         f"to be below {limit:g}; a tenant's own repeats have to be told (0.95 or more). "
-        f"{result.figures['model']}, prompts of {result.figures['prompt_tokens']:,} tokens: "
-        f"**{result.figures['outcome']}**."
+        f"{result.figures['model']}: **{result.figures['outcome']}** {result.figures.get('reason', '')}".strip()
     )
     return f"{table(headings, rows)}\n\n{told}"
 
