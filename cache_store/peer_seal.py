@@ -1,14 +1,16 @@
-"""Seals what goes from worker to worker: the prompt that is asked about, and the blocks that answer.
+"""Seals what goes from worker to worker: the prompt that is asked about, the blocks that answer, and what is offered.
 
-Keys come from the domain's root, which both sides know and no message has, and from random numbers of both: neither a
-question that is sent again nor an answer that was kept opens anything or uses a key twice. Each block is sealed to its
-place in the prompt, its tokens and its parent (`cache_store/block_seal.py`), the key to all tokens of the question.
+Keys of questions and answers come from the cluster's key, which workers and routers alone have, from the domain's root,
+and from random numbers of both sides: neither a question that is sent again nor an answer that was kept opens anything
+or uses a key twice. Each block is sealed to its place in the prompt, its tokens and its parent
+(`cache_store/block_seal.py`), the key to all tokens of the question. An offer tells a root to who may not know it.
 """
 
 from __future__ import annotations
 
 import hashlib
-from dataclasses import dataclass
+import secrets
+from dataclasses import dataclass, field
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
@@ -18,7 +20,7 @@ from cache_store.block_seal import BlockSeal
 from cache_store.digest import chain
 from cache_store.domain import Domain
 from cache_store.encoding import encode
-from cache_store.errors import CorruptDataError
+from cache_store.errors import CorruptDataError, UnauthenticatedError
 from cache_store.index import Incarnation
 from cache_store.tokens import PackedTokens, part
 
@@ -35,6 +37,8 @@ class Exchange:
     asker: Incarnation
     nonce: bytes
     """Random, of the asker."""
+    cluster_key: bytes = field(repr=False)
+    """Without it nobody opens or forges anything, also who has seen the domain's root."""
 
 
 def seal_question(domain: Domain, exchange: Exchange, tokens: PackedTokens) -> bytes:
@@ -56,6 +60,21 @@ def answer_seal(domain: Domain, exchange: Exchange, salt: bytes, tokens: PackedT
     return BlockSeal(_key(domain, exchange, b"answer" + salt + digest))
 
 
+def seal_offer(cluster_key: bytes, taker: Incarnation, offer: bytes) -> bytes:
+    """What a worker that leaves says to another one: nobody else reads it, and nobody else can have said it."""
+    salt = secrets.token_bytes(RANDOM_BYTES)
+    return salt + AESGCM(_offer_key(cluster_key, taker, salt)).encrypt(_NONCE, offer, None)
+
+
+def open_offer(cluster_key: bytes, taker: Incarnation, sealed: bytes) -> bytes:
+    """Inverse of `seal_offer`. Raises UnauthenticatedError."""
+    salt, body = sealed[:RANDOM_BYTES], sealed[RANDOM_BYTES:]
+    try:
+        return AESGCM(_offer_key(cluster_key, taker, salt)).decrypt(_NONCE, body, None)
+    except (InvalidTag, ValueError) as error:  # the latter: shorter than a tag
+        raise UnauthenticatedError("the offer does not open; do the workers share the cluster key?") from error
+
+
 def block_names(domain: Domain, tokens: PackedTokens, first_block: int, block_size: int) -> list[BlockName]:
     """What the full blocks of a prompt are called on their way, from `first_block` on; numbers are their places."""
     digests = chain(domain, tokens, block_size)
@@ -73,5 +92,10 @@ def block_names(domain: Domain, tokens: PackedTokens, first_block: int, block_si
 
 
 def _key(domain: Domain, exchange: Exchange, purpose: bytes) -> bytes:
-    data = encode(exchange.holder, exchange.asker, exchange.nonce, purpose)
-    return hashlib.blake2b(data, key=domain.root, digest_size=32, person=b"sc-peer-key").digest()
+    data = encode(domain.root, exchange.holder, exchange.asker, exchange.nonce, purpose)
+    return hashlib.blake2b(data, key=exchange.cluster_key, digest_size=32, person=b"sc-peer-key").digest()
+
+
+def _offer_key(cluster_key: bytes, taker: Incarnation, salt: bytes) -> bytes:
+    data = encode(taker, salt)
+    return hashlib.blake2b(data, key=cluster_key, digest_size=32, person=b"sc-offer-key").digest()

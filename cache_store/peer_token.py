@@ -1,6 +1,6 @@
 """By which right a worker asks another one for blocks: claims under the cluster's key, for seconds and one incarnation.
 
-They name the domain by its tag: its root, from which the keys of what is sent come, is in no message between workers.
+They name the domain by its tag: its root, from which keys come, is in clear in no message between workers.
 The bytes are `encode(version, *claims)` followed by a 32-byte keyed BLAKE2b, as of request tokens, under another name.
 """
 
@@ -66,7 +66,7 @@ def verify_peer(cluster_key: bytes, token: bytes, holder: Incarnation, now_unix_
         raise UnauthenticatedError("the peer token is malformed") from error
     if not fields or fields[0] != PEER_TOKEN_VERSION:
         raise VersionError("peer token", fields[0] if fields else None, PEER_TOKEN_VERSION)
-    claims = _claims(fields)
+    claims = _claims(fields, cluster_key)
     if claims.exchange.holder != holder:
         raise UnauthenticatedError("the peer token is for another incarnation of this worker")
     if not now_unix_s <= claims.expires_unix_s <= now_unix_s + 2 * PEER_TOKEN_LIFETIME_S:
@@ -74,7 +74,7 @@ def verify_peer(cluster_key: bytes, token: bytes, holder: Incarnation, now_unix_
     return claims
 
 
-def _claims(fields: tuple[object, ...]) -> PeerClaims:
+def _claims(fields: tuple[object, ...], cluster_key: bytes) -> PeerClaims:
     match fields:
         case (
             int(),
@@ -89,7 +89,7 @@ def _claims(fields: tuple[object, ...]) -> PeerClaims:
             int(purges),
             int(generation),
         ) if len(fields) == _NUM_FIELDS and len(nonce) == RANDOM_BYTES:
-            exchange = Exchange(Incarnation(holder), Incarnation(asker), nonce)
+            exchange = Exchange(Incarnation(holder), Incarnation(asker), nonce, cluster_key)
             order = (rotations, Epoch(order_epoch), purges)
             return PeerClaims(exchange, TenantId(tenant), DomainTag(tag), expires_ms / 1000, order, generation)
     raise UnauthenticatedError("the peer token has other fields than this build expects")

@@ -185,10 +185,12 @@ class WorkerServicer(worker_pb2_grpc.WorkerServiceServicer):
     ) -> worker_pb2.AdoptPrefixResponse:
         """Takes a prefix over from a worker that leaves."""
         async with self._answering(context):
-            claims = self._claims(request)
+            check_protocol_version(request.protocol_version)
+            offer = self._peers.opened(request)
+            claims = self._claims(offer)
             self._require_open()
             is_admitted = self.purges.admits(claims)
-            return await self._peers.adopt(request, claims) if is_admitted else worker_pb2.AdoptPrefixResponse()
+            return await self._peers.adopt(offer, claims) if is_admitted else worker_pb2.AdoptPrefixResponse()
 
     async def Drain(self, request: worker_pb2.DrainRequest, context: Context) -> worker_pb2.DrainResponse:  # noqa: N802
         """Leaves."""

@@ -137,7 +137,8 @@ class PeerClient:
         await self._deliver(replace(self._fetched(order, progress, is_failed), late_s=late_s))
 
     async def _fetch(self, order: FetchOrder, progress: _Progress) -> None:
-        exchange = Exchange(order.peer.incarnation, self._incarnation, secrets.token_bytes(RANDOM_BYTES))
+        nonce = secrets.token_bytes(RANDOM_BYTES)
+        exchange = Exchange(order.peer.incarnation, self._incarnation, nonce, self._cluster_key)
         names = block_names(order.domain, order.tokens, order.first_block, self._block_size)
         address = (order.peer.address, order.peer.incarnation)
         self._users[address] += 1

@@ -26,7 +26,7 @@ from cache_store.clock import Clock
 from cache_store.domain import Domain, TenantId
 from cache_store.errors import DeadlineError, InvalidRequestError, UnavailableError
 from cache_store.index import Incarnation
-from cache_store.peer_seal import RANDOM_BYTES, answer_seal, block_names, open_question
+from cache_store.peer_seal import RANDOM_BYTES, answer_seal, block_names, open_offer, open_question
 from cache_store.peer_token import PeerClaims, verify_peer
 from cache_store.request_token import RequestClaims
 from cache_store.tokens import TOKEN_BYTES, PackedTokens
@@ -101,6 +101,11 @@ class PeerAnswers:
                     await self._answer(message, claims, send)
             except TimeoutError:
                 raise DeadlineError(f"an answer lasts at most {MAX_ANSWER_S:g} s") from None
+
+    def opened(self, message: worker_pb2.AdoptPrefixRequest) -> worker_pb2.AdoptPrefixRequest:
+        """What another worker offers. Raises UnauthenticatedError."""
+        offer = open_offer(self._cluster_key, self._incarnation, message.sealed_offer)
+        return worker_pb2.AdoptPrefixRequest.FromString(offer)
 
     async def adopt(
         self, message: worker_pb2.AdoptPrefixRequest, claims: RequestClaims

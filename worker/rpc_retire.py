@@ -23,6 +23,7 @@ from cache_store.errors import InvalidRequestError, StemcacheError
 from cache_store.fence import FenceOrder
 from cache_store.hot_prefixes import HotPrefix
 from cache_store.index import Incarnation
+from cache_store.peer_seal import seal_offer
 from cache_store.registry import PROTOCOL_VERSION
 from cache_store.request_token import TOKEN_LIFETIME_S, RequestClaims, sign
 from cache_store.tls_files import TlsFiles
@@ -217,7 +218,7 @@ class Retirement:
         own = self._identity
         clock_time = timestamp_pb2.Timestamp()
         clock_time.FromNanoseconds(round(self._clock.unix_s() * 1e9))
-        return worker_pb2.AdoptPrefixRequest(
+        offer = worker_pb2.AdoptPrefixRequest(
             protocol_version=PROTOCOL_VERSION,
             request_token=self._token(taker, prefix),
             prompt=prefix.line.packed(),
@@ -229,6 +230,8 @@ class Retirement:
             ),
             unused_duration=self._unused(prefix),
         )
+        sealed = seal_offer(own.cluster_key, taker.incarnation, offer.SerializeToString())
+        return worker_pb2.AdoptPrefixRequest(protocol_version=PROTOCOL_VERSION, sealed_offer=sealed)
 
     def _unused(self, prefix: HotPrefix) -> duration_pb2.Duration:
         """Since its last use."""

@@ -20,8 +20,10 @@ from cache_store.errors import LeavingError, PreconditionError
 from cache_store.fence import FenceNotice
 from cache_store.fence_document import sign_notice
 from cache_store.index import Incarnation
+from cache_store.peer_seal import open_offer, seal_offer
 from cache_store.registry import PROTOCOL_VERSION
 from cache_store.request_token import verify
+from cache_store.tokens import pack
 from tests.support.fences import fenced_domain, make_fence
 from tests.support.memory_stores import MemoryStores
 from tests.support.peer_calls import Asker
@@ -46,6 +48,10 @@ PROMPTS = [list(range(start, start + 40)) for start in range(100, 600, 100)]
 Adopt = Callable[[str, Any], Awaitable[int]]
 
 
+def opened(taker: Incarnation, request: worker_pb2.AdoptPrefixRequest) -> worker_pb2.AdoptPrefixRequest:
+    return worker_pb2.AdoptPrefixRequest.FromString(open_offer(CLUSTER_KEY, taker, request.sealed_offer))
+
+
 class ScriptedTaker(worker_pb2_grpc.WorkerServiceServicer):
     """Takes prefixes as it is told."""
 
@@ -60,7 +66,8 @@ class ScriptedTaker(worker_pb2_grpc.WorkerServiceServicer):
     async def AdoptPrefix(  # type: ignore[override]  # noqa: N802
         self, request: worker_pb2.AdoptPrefixRequest, context: Any
     ) -> worker_pb2.AdoptPrefixResponse:
-        tenant = verify(CLUSTER_KEY, request.request_token, self.incarnation, 0.0).domain.tenant
+        token = opened(self.incarnation, request).request_token
+        tenant = verify(CLUSTER_KEY, token, self.incarnation, 0.0).domain.tenant
         self.asked[tenant] += 1
         return worker_pb2.AdoptPrefixResponse(block_count=await self._adopt(tenant, context))
 
@@ -268,7 +275,7 @@ async def test_each_offer_tells_what_the_clock_says_then() -> None:
         async def AdoptPrefix(  # type: ignore[override]  # noqa: N802
             self, request: worker_pb2.AdoptPrefixRequest, context: Any
         ) -> worker_pb2.AdoptPrefixResponse:
-            clocks.append(request.holder.clock_time.ToNanoseconds())
+            clocks.append(opened(self.incarnation, request).holder.clock_time.ToNanoseconds())
             return worker_pb2.AdoptPrefixResponse(block_count=1)
 
     async with running_workers([digest_config()], MemoryStores().connect) as (host,):
@@ -326,3 +333,39 @@ def order(leaver: WorkerHost, *takers: WorkerHost) -> worker_pb2.DrainRequest:
 
 async def test_nobody_takes_what_there_is_nobody_for(leaving: WorkerHost) -> None:
     assert (await leave(leaving)).num_moved == 0
+
+
+async def test_an_offer_in_clear_tells_nothing(leaving: WorkerHost) -> None:
+    """Neither a prompt nor a domain's root: only the taker reads what it is offered."""
+    offers: list[worker_pb2.AdoptPrefixRequest] = []
+
+    class Listening(ScriptedTaker):
+        async def AdoptPrefix(  # type: ignore[override]  # noqa: N802
+            self, request: worker_pb2.AdoptPrefixRequest, context: Any
+        ) -> worker_pb2.AdoptPrefixResponse:
+            offers.append(request)
+            return worker_pb2.AdoptPrefixResponse(block_count=2)
+
+    async with scripted_taker(lambda _, __: asyncio.sleep(0, 0), Listening) as taker:
+        await leave(leaving, taker.taker)
+    wire = b"".join(each.SerializeToString() for each in offers)
+    told = [opened(taker.incarnation, each) for each in offers]
+    assert {bytes(each.prompt) for each in told} >= {pack(prompt[:32]) for prompt in PROMPTS}
+    for each in told:
+        assert bytes(each.prompt[:16]) not in wire
+    assert all(domain.root not in wire for domain in (ACME, GLOBEX))
+
+
+async def test_who_has_no_cluster_key_offers_nothing(leaving: WorkerHost) -> None:
+    """Also not with a request's token, which was read from the network."""
+    async with client_of(leaving) as client:
+        plain = worker_pb2.AdoptPrefixRequest(
+            protocol_version=PROTOCOL_VERSION, request_token=client.token(ACME), prompt=pack(range(32))
+        )
+        own, body = leaving.record().incarnation, plain.SerializeToString()
+        others = (seal_offer(b"x" * 32, own, body), seal_offer(CLUSTER_KEY, Incarnation("c"), body))
+        for sealed in (b"", b"x" * 40, *others):
+            plain.sealed_offer = sealed
+            with pytest.raises(grpc.aio.AioRpcError, match="offer does not open") as caught:
+                await client.stub.AdoptPrefix(plain, timeout=10)
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED

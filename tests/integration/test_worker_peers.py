@@ -6,7 +6,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator, Iterable
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import grpc
@@ -19,7 +19,7 @@ from cache_store.errors import VersionError
 from cache_store.fence import FenceNotice
 from cache_store.fence_document import sign_notice
 from cache_store.index import Incarnation
-from cache_store.peer_seal import Exchange, answer_seal, block_names, open_question
+from cache_store.peer_seal import answer_seal, block_names, open_question
 from cache_store.peer_token import verify_peer
 from cache_store.registry import PROTOCOL_VERSION
 from cache_store.tokens import pack, unpack
@@ -274,7 +274,7 @@ async def answers(kind: str, request: worker_pb2.FetchBlocksRequest, write: Any,
     elif kind == "wrong key":
         seal = answer_seal(GLOBEX, keys, salt, tokens)
     elif kind == "replay":
-        seal = answer_seal(ACME, Exchange(keys.holder, keys.asker, bytes(32)), salt, tokens)
+        seal = answer_seal(ACME, replace(keys, nonce=bytes(32)), salt, tokens)
     else:
         seal = answer_seal(ACME, keys, salt, tokens)
     await write(opening(BLOCK_BYTES + (kind == "size"), salt))

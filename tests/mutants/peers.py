@@ -16,8 +16,8 @@ PEERS = (
         "peer-key-of-all",
         "what goes between workers is sealed by a key that does not come from the domain",
         "cache_store/peer_seal.py",
-        "key=domain.root, digest_size=32",
-        "key=bytes(32), digest_size=32",
+        "encode(domain.root, exchange.holder",
+        "encode(bytes(32), exchange.holder",
         f"{STREAM}::test_who_does_not_know_the_root_opens_nothing",
     ),
     Mutant(

@@ -75,7 +75,7 @@ class ManualPeers:
         other = self.others.get(order.peer.incarnation)
         if how is Answering.FAILED or other is None:
             return Fetched(order.id, (), 0.0, 0.0, is_failed=True)
-        keys = Keys(order.peer.incarnation, self.incarnation, secrets.token_bytes(32))
+        keys = Keys(order.peer.incarnation, self.incarnation, secrets.token_bytes(32), bytes(32))
         exchange = other.engine.exchange
         domain = exchange.domain(order.domain.tag)
         if domain is None:

@@ -48,7 +48,7 @@ class Asker:
         """A valid one; `asked_as`: the domain that the token names, where it is another one."""
         tokens = pack(prompt)
         tokens = PackedTokens(tokens[: len(tokens) // (4 * BLOCK_SIZE) * 4 * BLOCK_SIZE])
-        exchange = Exchange(holder or self._holder, ASKER, secrets.token_bytes(32))
+        exchange = Exchange(holder or self._holder, ASKER, secrets.token_bytes(32), self._cluster_key)
         named = asked_as or domain
         claims = PeerClaims(exchange, named.tenant, named.tag, time.time() + lifetime_s, fence_order, 1)
         request = worker_pb2.FetchBlocksRequest(

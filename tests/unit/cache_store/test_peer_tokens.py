@@ -20,7 +20,7 @@ KEY, NOW_S = b"k" * 32, 1_000.0
 HOLDER, ASKER = Incarnation("h" * 32), Incarnation("a" * 32)
 ACME = make_domain("acme")
 CLAIMS = PeerClaims(
-    Exchange(HOLDER, ASKER, b"n" * 32), ACME.tenant, ACME.tag, NOW_S + PEER_TOKEN_LIFETIME_S, (3, Epoch("e"), 2), 7
+    Exchange(HOLDER, ASKER, b"n" * 32, KEY), ACME.tenant, ACME.tag, NOW_S + PEER_TOKEN_LIFETIME_S, (3, Epoch("e"), 2), 7
 )
 
 
@@ -78,7 +78,7 @@ def test_another_version_is_refused_by_name(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_a_nonce_has_its_length() -> None:
-    short = replace(CLAIMS, exchange=Exchange(HOLDER, ASKER, b"n"))
+    short = replace(CLAIMS, exchange=Exchange(HOLDER, ASKER, b"n", KEY))
     with pytest.raises(UnauthenticatedError, match="fields"):
         verify_peer(KEY, sign_peer(KEY, short), HOLDER, NOW_S)
 

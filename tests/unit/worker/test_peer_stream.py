@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from dataclasses import replace
 
 import pytest
 
@@ -17,7 +18,7 @@ from worker.peer_stream import CHUNK_BYTES, BlockAssembler, sealed_chunks
 ACME, GLOBEX = make_domain("acme"), make_domain("globex")
 BLOCK_SIZE, BLOCK_BYTES = 4, 100_000
 TOKENS = pack(range(40))
-EXCHANGE = Exchange(Incarnation("holder"), Incarnation("asker"), bytes(32))
+EXCHANGE = Exchange(Incarnation("holder"), Incarnation("asker"), bytes(32), b"k" * 32)
 SALT = b"s" * 32
 BLOCKS = [bytearray(secrets.token_bytes(BLOCK_BYTES)) for _ in range(10)]
 
@@ -54,13 +55,14 @@ def test_chunks_are_bounded() -> None:
     "foreign",
     [
         stream(GLOBEX),
-        stream(exchange=Exchange(EXCHANGE.holder, EXCHANGE.asker, b"n" * 32)),
-        stream(exchange=Exchange(Incarnation("other"), EXCHANGE.asker, EXCHANGE.nonce)),
-        stream(exchange=Exchange(EXCHANGE.holder, Incarnation("other"), EXCHANGE.nonce)),
+        stream(exchange=replace(EXCHANGE, nonce=b"n" * 32)),
+        stream(exchange=replace(EXCHANGE, holder=Incarnation("other"))),
+        stream(exchange=replace(EXCHANGE, asker=Incarnation("other"))),
+        stream(exchange=replace(EXCHANGE, cluster_key=b"l" * 32)),
         stream(tokens=pack([*range(39), 7])),
         stream(tokens=pack([7, *range(1, 40)])),
     ],
-    ids=["tenant", "question", "holder", "asker", "last token", "first token"],
+    ids=["tenant", "question", "holder", "asker", "cluster", "last token", "first token"],
 )
 def test_an_answer_to_another_question_does_not_open(foreign: bytes) -> None:
     taken = assembler()
@@ -122,8 +124,9 @@ def test_questions_open_for_whom_they_were_asked() -> None:
     assert TOKENS[:32] not in sealed
     for domain, exchange in (
         (GLOBEX, EXCHANGE),
-        (ACME, Exchange(EXCHANGE.holder, EXCHANGE.asker, b"n" * 32)),
-        (ACME, Exchange(EXCHANGE.asker, EXCHANGE.holder, EXCHANGE.nonce)),
+        (ACME, replace(EXCHANGE, nonce=b"n" * 32)),
+        (ACME, replace(EXCHANGE, cluster_key=b"l" * 32)),
+        (ACME, replace(EXCHANGE, holder=EXCHANGE.asker, asker=EXCHANGE.holder)),
     ):
         with pytest.raises(CorruptDataError):
             open_question(domain, exchange, sealed)

@@ -860,12 +860,17 @@ class AdoptPrefixRequest(_message.Message):
     PROMPT_FIELD_NUMBER: _builtins.int
     HOLDER_FIELD_NUMBER: _builtins.int
     UNUSED_DURATION_FIELD_NUMBER: _builtins.int
+    SEALED_OFFER_FIELD_NUMBER: _builtins.int
     protocol_version: _builtins.int
     """Version of this protocol at the sender."""
     request_token: _builtins.bytes
     """As in ExecuteRequest, of the worker that is about to leave."""
     prompt: _builtins.bytes
     """Prompt, little-endian uint32."""
+    sealed_offer: _builtins.bytes
+    """A message of this kind with all of the above, serialized, and sealed to the taker under the cluster's key: 32 random
+    bytes, then AES-GCM. On the way nothing but this and the version is set.
+    """
     @_builtins.property
     def holder(self) -> Global___PeerHint:
         """The worker that is about to leave."""
@@ -882,10 +887,11 @@ class AdoptPrefixRequest(_message.Message):
         prompt: _builtins.bytes = ...,
         holder: Global___PeerHint | None = ...,
         unused_duration: _duration_pb2.Duration | None = ...,
+        sealed_offer: _builtins.bytes = ...,
     ) -> None: ...
     _HasFieldArgType: _TypeAlias = _typing.Literal["holder", b"holder", "unused_duration", b"unused_duration"]  # noqa: Y015
     def HasField(self, field_name: _HasFieldArgType) -> _builtins.bool: ...
-    _ClearFieldArgType: _TypeAlias = _typing.Literal["holder", b"holder", "prompt", b"prompt", "protocol_version", b"protocol_version", "request_token", b"request_token", "unused_duration", b"unused_duration"]  # noqa: Y015
+    _ClearFieldArgType: _TypeAlias = _typing.Literal["holder", b"holder", "prompt", b"prompt", "protocol_version", b"protocol_version", "request_token", b"request_token", "sealed_offer", b"sealed_offer", "unused_duration", b"unused_duration"]  # noqa: Y015
     def ClearField(self, field_name: _ClearFieldArgType) -> None: ...
     def WhichOneof(self, oneof_group: _Never) -> None: ...
 
