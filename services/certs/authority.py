@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
@@ -12,6 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+_LABEL = re.compile(r"[A-Za-z0-9_]([A-Za-z0-9_-]{0,61}[A-Za-z0-9_])?")
 _CLOCK_SLACK = timedelta(minutes=5)
 """Clocks of other machines may be behind."""
 
@@ -58,13 +60,23 @@ def make_certificate(authority: Pair, names: Sequence[str], now: datetime, lifet
     return _pair(certificate, key)
 
 
-def is_name(text: str) -> bool:
-    """Whether a certificate can be made for `text`."""
+def names_in(certificate: x509.Certificate) -> tuple[str, ...]:
+    """DNS names, then IP addresses."""
     try:
-        _alternative(text)
+        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return ()
+    return (*found.get_values_for_type(x509.DNSName), *(str(ip) for ip in found.get_values_for_type(x509.IPAddress)))
+
+
+def is_name(text: str) -> bool:
+    """Whether a certificate can be made for `text`: an IP address, or a DNS name, which may begin with `*.`."""
+    try:
+        ipaddress.ip_address(text)
     except ValueError:
-        return False
-    return bool(text) and not text.startswith("-") and text.isascii() and " " not in text
+        labels = text.removeprefix("*.").removesuffix(".").split(".")
+        return len(text) <= 253 and all(_LABEL.fullmatch(each) for each in labels)
+    return True
 
 
 def _alternative(name: str) -> x509.GeneralName:

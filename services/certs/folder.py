@@ -15,9 +15,11 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from pathlib import Path
 
+from cryptography import x509
+
 from cache_store.errors import InvalidRequestError, PreconditionError
 from cache_store.tls_files import Component, TlsFiles, tls_name
-from services.certs.authority import Pair, is_name, make_authority, make_certificate
+from services.certs.authority import Pair, is_name, make_authority, make_certificate, names_in
 
 AUTHORITY_LIFETIME = timedelta(days=3650)
 
@@ -46,8 +48,18 @@ class CertificateFolder:
         folder = self.path / component
         return TlsFiles(folder / "tls.crt", folder / "tls.key", folder / "ca.crt")
 
+    def names(self, component: Component) -> tuple[str, ...]:
+        """In its certificate; none without one. Raises PreconditionError for a file that is no certificate."""
+        path = self.files(component).certificate
+        if not path.exists():
+            return ()
+        try:
+            return names_in(x509.load_pem_x509_certificate(path.read_bytes()))
+        except ValueError as error:
+            raise PreconditionError(f"{path} is no certificate, so its names are unknown; remove it") from error
+
     def write(self, names: Mapping[Component, Sequence[str]], lifetime: timedelta, step: Step) -> None:
-        """Makes certificates of all components anew; `names`: further ones beside a component's own.
+        """Makes certificates of all components anew, for the names that they had; `names`: further ones.
 
         Raises InvalidRequestError for what is no name, PreconditionError for a step that does not follow.
         """
@@ -55,10 +67,11 @@ class CertificateFolder:
             for name in further:
                 if not is_name(name):
                     raise InvalidRequestError("name", f"{name!r} is neither a DNS name nor an IP address ({component})")
+        had = {component: self.names(component) for component in Component}
         now = datetime.now(UTC)
         signer, trusted = self._authorities(step, now)
         for component in Component:
-            own = [tls_name(component), "localhost", "127.0.0.1", *names.get(component, ())]
+            own = [tls_name(component), "localhost", "127.0.0.1", *had[component], *names.get(component, ())]
             pair = make_certificate(signer, list(dict.fromkeys(own)), now, lifetime)
             folder = self.path / component
             folder.mkdir(mode=0o700, exist_ok=True)
@@ -114,5 +127,8 @@ def _replace(path: Path, content: bytes, mode: int) -> None:
     descriptor, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}-")
     with os.fdopen(descriptor, "wb") as file:
         os.fchmod(descriptor, mode)
+        if os.geteuid() == 0:  # whom the folder was given to goes on to read what lies there
+            owner = path.parent.stat()
+            os.fchown(descriptor, owner.st_uid, owner.st_gid)
         file.write(content)
     Path(name).replace(path)

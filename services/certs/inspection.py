@@ -11,6 +11,7 @@ from pathlib import Path
 from cryptography import x509
 
 from cache_store.tls_files import TlsFiles
+from services.certs.authority import names_in
 
 TIMEOUT_S = 5.0
 
@@ -57,13 +58,4 @@ def look(host: str, port: int, authority: Path | None, identity: TlsFiles | None
         raise NotShownError(f"no certificate is shown: {error}") from error
     assert der is not None, "a server always has one"
     certificate = x509.load_der_x509_certificate(der)
-    return Shown(_names(certificate), certificate.not_valid_after_utc.astimezone(UTC))
-
-
-def _names(certificate: x509.Certificate) -> tuple[str, ...]:
-    try:
-        found = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
-    except x509.ExtensionNotFound:
-        return ()
-    ips = (str(ip) for ip in found.get_values_for_type(x509.IPAddress))
-    return (*found.get_values_for_type(x509.DNSName), *ips)
+    return Shown(names_in(certificate), certificate.not_valid_after_utc.astimezone(UTC))

@@ -22,7 +22,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
         action="append",
         default=[],
         metavar="COMPONENT=NAME",
-        help="a DNS name or IP address that callers dial, beside the component's own; may be repeated",
+        help="a DNS name or IP address that callers dial, beside those in the certificate before; may be repeated",
     )
     parser.add_argument("--days", type=int, default=90, metavar="N", help="how long they are valid (default: 90)")
     parser.add_argument(
@@ -50,6 +50,6 @@ def run(args: argparse.Namespace) -> int:
     folder = CertificateFolder(args.folder)
     folder.write(names, timedelta(days=args.days), args.authority)
     for component in Component:
-        print(f"{component}: {folder.files(component).certificate}")
+        print(f"{component}: {folder.files(component).certificate} ({', '.join(folder.names(component))})")
     print(f"keep {folder.path / 'ca.key'} away from all components; who has it can be any of them")
     return ExitCode.OK

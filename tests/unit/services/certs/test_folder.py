@@ -56,7 +56,17 @@ def test_further_names_are_in_it(folder: CertificateFolder) -> None:
     assert {"192.0.2.7", "::1"} <= {str(ip) for ip in names.get_values_for_type(x509.IPAddress)}
 
 
-@pytest.mark.parametrize("name", ["", "a b", "ü.example", "-x"])
+@pytest.mark.parametrize("step", [Step.KEEP, Step.ANNOUNCE])
+def test_a_renewed_certificate_has_the_names_of_the_one_before(folder: CertificateFolder, step: Step) -> None:
+    folder.write({Component.ROUTER: ["api.example.com", "192.0.2.7"], Component.REDIS: ["valkey"]}, DAY, Step.KEEP)
+    before = {component: folder.names(component) for component in Component}
+    assert {"api.example.com", "192.0.2.7"} <= {*before[Component.ROUTER]}
+    folder.write({Component.ROUTER: ["new.example.com"]}, DAY, step)
+    assert {*folder.names(Component.ROUTER)} == {*before[Component.ROUTER], "new.example.com"}
+    assert folder.names(Component.REDIS) == before[Component.REDIS]
+
+
+@pytest.mark.parametrize("name", ["", "a b", "ü.example", "-x", "../../x", "a..b", "host:6379", "a.*.b"])
 def test_what_is_no_name_is_refused(folder: CertificateFolder, name: str) -> None:
     with pytest.raises(InvalidRequestError, match="neither a DNS name"):
         folder.write({Component.ROUTER: [name]}, DAY, Step.KEEP)
