@@ -30,11 +30,11 @@ from services.router.speculations import Speculation, Speculations
 from services.router.tokenizers import Tokenizers
 from services.router.worker_client import WorkerPool
 
-MAX_ATTEMPTS = 2
-"""Before the first token."""
+MAX_ATTEMPTS = 4
+"""In all: where a machine is lost, several workers are lost at once."""
 
-MAX_RESUMED_ATTEMPTS = 4
-"""In all, once tokens have gone out."""
+MAX_REFUSALS = 2
+"""Before the first token: where two workers are full, a third is likely to be full, too."""
 
 CERTAINTY = 2.0
 """A deadline is given up where even a worker that much faster than it was measured would miss it."""
@@ -43,7 +43,7 @@ _log = structlog.get_logger()
 
 
 class Dispatcher:
-    """Chooses a worker, tries it, and once another one."""
+    """Chooses a worker, tries it, and then others."""
 
     def __init__(
         self,
@@ -71,7 +71,8 @@ class Dispatcher:
         retry_after_s = RENEW_S
         carried = self._carried(job)
         kv_format: FormatDigest | None = None
-        while len(tried) < (MAX_RESUMED_ATTEMPTS if carried.has_begun else MAX_ATTEMPTS):
+        num_refusals = 0
+        while len(tried) < MAX_ATTEMPTS and (carried.has_begun or num_refusals < MAX_REFUSALS):
             choice = self._choose(job, tried, carried, kv_format)
             if choice is None:
                 break
@@ -94,6 +95,7 @@ class Dispatcher:
                 if choice.rule is RouteRule.AFFINITY and not carried.has_begun:
                     raise  # others may have filled it; to go elsewhere would let them decide what hits
                 retry_after_s = max(retry_after_s, error.retry_after_s)
+                num_refusals += 1
             else:
                 return
             finally:

@@ -129,6 +129,17 @@ async def test_a_worker_that_dies_before_the_first_token_is_replaced_by_another(
     assert [term.worker_id for term in record.terms] == [answer.route.worker_id]
 
 
+async def test_several_that_die_at_once_cost_no_request(urls: RoleUrls, tmp_path: Path) -> None:
+    """Nobody has noticed yet: each is asked once, and there is one that lives."""
+    async with AsyncExitStack() as stack:
+        four = await mortal(stack, urls, tmp_path, ["a", "b", "c", "d"])
+        for name in "abc":
+            four.processes[name].send_signal(signal.SIGKILL)
+        requests = [tokens_request([first, *PROMPT], max_tokens=1) for first in range(6)]
+        answers = await asyncio.gather(*map(four.cluster.acme.generate, requests))
+        assert {answer.route.worker_id for answer in answers} == {"d"}
+
+
 async def read_into(events: list[Any], stream: Any) -> None:
     while (event := await stream.read()) is not grpc.aio.EOF:
         events.append(event)

@@ -86,7 +86,7 @@ SIMULATED = (
         "never-again",
         "a request whose worker is lost before its first token fails",
         "services/router/dispatch.py",
-        "MAX_ATTEMPTS = 2",
+        "MAX_ATTEMPTS = 4",
         "MAX_ATTEMPTS = 1",
         f"{SEEDS}[0]",
     ),
