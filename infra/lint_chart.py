@@ -27,9 +27,9 @@ def examples() -> dict[str, dict[str, Any]]:
     return {path.name: yaml.safe_load(path.read_text()) for path in sorted((CHART / "examples").glob("*.yaml"))}
 
 
-def render(values: dict[str, Any]) -> list[dict[str, Any]]:
-    """All objects. Raises HelmError, which names a value that the schema refuses."""
-    rendered = helm_python.Chart.load(str(CHART)).render(values, name="sc", namespace="serving")
+def render(values: dict[str, Any], chart: Path = CHART) -> list[dict[str, Any]]:
+    """All objects. Raises HelmError, which names a value that is refused."""
+    rendered = helm_python.Chart.load(str(chart)).render(values, name="sc", namespace="serving")
     texts = [text for path, text in sorted(rendered.items()) if path.endswith(".yaml")]
     return [document for text in texts for document in yaml.safe_load_all(text) if document]
 

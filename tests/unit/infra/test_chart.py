@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import base64
 import copy
+import hashlib
 import json
+import shutil
+from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import helm_python
 import pytest
 
 from services.cluster.redis_roles import RedisRole, acl_rules
+from services.tenants.master_key import from_value
 from tests.support.chart import CHART, SMALL, lint_chart, of_kind, pods, variables
 from tests.support.told_processes import understood
 
@@ -71,6 +77,11 @@ def test_every_default_has_its_schema() -> None:
         ({"networkPolicy": {"redisCidr": "10.0.0.1"}}, "/networkPolicy/redisCidr"),
         ({"keda": {"prometheus": "prometheus:9090"}}, "/keda/prometheus"),
         ({"router": {}}, "router"),
+        ({"workers": {"kvCache": "0GiB"}}, "/workers/kvCache"),
+        ({"workers": {"hostCache": "0.0MiB"}}, "/workers/hostCache"),
+        ({"workers": {"diskCache": "5GiB"}}, "/workers/hostCache"),
+        ({"networkPolicy": {"tenants": [{}]}}, "/networkPolicy/tenants/0"),
+        ({"networkPolicy": {"operators": [{"foo": {}}]}}, "/networkPolicy/operators/0"),
     ],
 )
 def test_a_wrong_value_is_refused_by_its_name(values: dict[str, Any], name: str) -> None:
@@ -79,6 +90,67 @@ def test_a_wrong_value_is_refused_by_its_name(values: dict[str, Any], name: str)
         merged[section] = {**merged.get(section, {}), **each}
     with pytest.raises(helm_python.HelmValuesError, match=name):
         lint_chart().render(merged)
+
+
+@pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({"workers": {"hostCache": "1GiB", "diskCache": "10.5GiB"}}, "workers.diskCache: 10.5GiB .*diskSize, 10Gi"),
+        ({"workers": {"hostCache": "64GiB"}}, "workers.hostCache: 64GiB .*memory, 4Gi"),
+        ({"workers": {"hostCache": "3GiB"}}, "workers.kvCache: 1GiB, with the host cache"),
+        ({"workers": {"replicas": 20}}, "workers.replicas: 20 .*maxNodes is 8"),
+        ({"routers": {"autoscaling": {"minReplicas": 20}}}, "autoscaling.minReplicas: 20 .*8"),
+        ({"keda": {"enabled": True, "minWorkers": 9}}, "keda.minWorkers: 9 .*8"),
+        ({"keda": {"enabled": True, "maxWorkers": 9}}, "keda.maxWorkers: 9 .*maxNodes is 8"),
+        ({"networkPolicy": {"dns": {"peers": []}}}, "networkPolicy.dns.peers"),
+    ],
+)
+def test_values_that_contradict_each_other_are_refused_by_name(values: dict[str, Any], name: str) -> None:
+    with pytest.raises(helm_python.HelmRenderError, match=name):
+        rendered_with(values)
+
+
+def test_whole_numbers_are_told_as_such(tmp_path: Any) -> None:
+    """Helm has every number as a float, and writes 1000000 as 1e+06."""
+    many = 1_000_000
+    documents = rendered_with(
+        {
+            "workers": {"cpus": many, "kvCache": "0.5KiB"},
+            "tracing": {"tracesPerSecond": many},
+            "routers": {"maxRequests": many, "maxRequestsPerTenant": many},
+        }
+    )
+    for component, pod in pods(documents):
+        for container in pod["containers"]:
+            if component in ("router", "supervisor"):
+                understood(container["command"], variables(container), tmp_path / component)
+
+
+def test_who_answers_dns_can_be_named() -> None:
+    peer = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": "openshift-dns"}}}
+    documents = rendered_with({"networkPolicy": {"dns": {"peers": [peer], "ports": [5353]}}})
+    [rule] = of_kind(documents, "NetworkPolicy")["sc-deny"]["spec"]["egress"]
+    assert rule == {"to": [peer], "ports": [{"port": 5353, "protocol": "UDP"}, {"port": 5353, "protocol": "TCP"}]}
+
+
+def test_every_pod_may_fetch_its_image_and_be_placed() -> None:
+    placed = {"nodeSelector": {"pool": "serving"}, "tolerations": [{"operator": "Exists"}]}
+    documents = rendered_with(
+        {
+            "image": {"pullSecrets": [{"name": "mirror"}]},
+            "redis": {"bundled": placed},
+            "routers": placed,
+            "workers": {
+                **placed,
+                "supervisorNodeSelector": placed["nodeSelector"],
+                "supervisorTolerations": placed["tolerations"],
+            },
+        }
+    )
+    for component, pod in pods(documents):
+        assert pod["imagePullSecrets"] == [{"name": "mirror"}], component
+        if component != "ray-head":
+            assert {name: pod[name] for name in placed} == placed, component
 
 
 @pytest.mark.parametrize(("kind", "path"), [("Deployment", "spec"), ("RayCluster", "spec"), ("NetworkPolicy", "spec")])
@@ -233,8 +305,6 @@ def test_redis_users_have_the_rights_of_their_roles() -> None:
 
 
 def test_secrets_stand_in_secrets_only(rendered: dict[str, list[dict[str, Any]]]) -> None:
-    import base64
-
     documents = rendered["cpu-test.yaml"]
     values = {
         base64.b64decode(value).decode()
@@ -249,19 +319,73 @@ def test_secrets_stand_in_secrets_only(rendered: dict[str, list[dict[str, Any]]]
 
 def test_generated_secrets_fit(rendered: dict[str, list[dict[str, Any]]], tmp_path: Any) -> None:
     """The master key is one, each role's URL has a password whose hash the list of users has."""
-    import base64
-    import hashlib
-    from urllib.parse import urlsplit
-
-    from services.tenants.master_key import from_value
-
-    secrets = of_kind(rendered["cpu-test.yaml"], "Secret")
-    decoded = {
-        name: base64.b64decode(value).decode() for each in secrets.values() for name, value in each["data"].items()
-    }
+    decoded = decoded_secrets(rendered["cpu-test.yaml"])
     from_value(decoded["master-key"])
     for role in RedisRole:
         parts = urlsplit(decoded[f"redis-url-{role}"])
         assert parts.username == role
         assert f"#{hashlib.sha256((parts.password or '').encode()).hexdigest()}" in decoded["users.acl"]
         assert acl_rules(role) in decoded["users.acl"]
+
+
+def upgraded(kept: dict[str, dict[str, str]], values: dict[str, Any], folder: Path) -> dict[str, str]:
+    """What secrets have after an upgrade of a release that had `kept`, by its name: no cluster is there to be asked."""
+    chart = folder / "chart"
+    shutil.copytree(CHART, chart)
+    helpers = chart / "templates" / "_helpers.tpl"
+    asked = 'lookup "v1" "Secret" (index . 0).Release.Namespace (index . 1)'
+    assert helpers.read_text().count(asked) == 1
+    helpers.write_text(helpers.read_text().replace(asked, "get (index . 0).Values.global (index . 1)"))
+    there = {name: {"data": {key: _encoded(text) for key, text in data.items()}} for name, data in kept.items()}
+    documents = lint_chart().render({**SMALL, **values, "global": there}, chart)
+    return decoded_secrets(documents)
+
+
+def _encoded(text: str) -> str:
+    return base64.b64encode(text.encode()).decode()
+
+
+def decoded_secrets(documents: list[dict[str, Any]]) -> dict[str, str]:
+    secrets = of_kind(documents, "Secret").values()
+    return {name: base64.b64decode(value).decode() for each in secrets for name, value in each["data"].items()}
+
+
+def test_an_upgrade_keeps_secrets_and_writes_urls_and_rights_anew(tmp_path: Path) -> None:
+    old, second = (hashlib.sha256(each.encode()).hexdigest() for each in ("secretrouter", "next"))
+    kept = {
+        "sc-keys": {"master-key": "a" * 64 + "\n" + "b" * 64, "admin-token": "of the operator"},
+        "sc-ray-token": {"auth_token": "of ray"},
+        "sc-redis-users": {
+            **{f"redis-url-{role}": f"redis://{role}:secret{role}@elsewhere:1/0" for role in RedisRole},
+            "users.acl": f"user router on #{old} #{second} resetchannels +get\nuser worker on #{'0' * 64} +get\n",
+        },
+    }
+    after = upgraded(kept, {"redis": {"port": 6390}}, tmp_path)
+    assert after["master-key"] == kept["sc-keys"]["master-key"]
+    assert (after["admin-token"], after["auth_token"]) == ("of the operator", "of ray")
+    assert len(after["metrics-token"]) == 48, "a key that the version before did not have is made"
+    lines = {line.split()[1]: line for line in after["users.acl"].splitlines()}
+    for role in RedisRole:
+        parts = urlsplit(after[f"redis-url-{role}"])
+        assert (parts.scheme, parts.hostname, parts.port) == ("rediss", "sc-redis", 6390)
+        assert (parts.username, parts.password) == (role, f"secret{role}")
+        assert f"#{hashlib.sha256(f'secret{role}'.encode()).hexdigest()} " in lines[role]
+        assert lines[role].endswith(f"resetchannels {acl_rules(role)}")
+    assert f"#{second}" in lines["router"], "a second password, halfway through its exchange, is kept"
+
+
+def test_redis_starts_anew_with_other_rights(tmp_path: Path) -> None:
+    def told(chart: Path) -> str:
+        [redis] = [
+            each
+            for name, each in of_kind(lint_chart().render(SMALL, chart), "StatefulSet").items()
+            if name == "sc-redis"
+        ]
+        annotations: dict[str, str] = redis["spec"]["template"]["metadata"]["annotations"]
+        return annotations["stemcache/users"]
+
+    assert told(CHART) == told(CHART)
+    chart = tmp_path / "chart"
+    shutil.copytree(CHART, chart)
+    (chart / "files" / "worker.acl").write_text("+@all")
+    assert told(chart) != told(CHART)

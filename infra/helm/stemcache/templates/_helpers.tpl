@@ -99,7 +99,7 @@ livenessProbe: {tcpSocket: {port: {{ . }}}, periodSeconds: 10, failureThreshold:
 - {name: STEMCACHE_METRICS_LISTEN, value: "off"}
 {{- end }}
 - {name: STEMCACHE_OTLP_ENDPOINT, value: {{ .Values.tracing.endpoint | quote }}}
-- {name: STEMCACHE_TRACES_PER_S, value: {{ .Values.tracing.tracesPerSecond | quote }}}
+- {name: STEMCACHE_TRACES_PER_S, value: {{ int64 .Values.tracing.tracesPerSecond | quote }}}
 {{- end -}}
 
 {{/* Rule of a network policy that lets a pod send spans */}}
@@ -141,4 +141,16 @@ livenessProbe: {tcpSocket: {port: {{ . }}}, periodSeconds: 10, failureThreshold:
     - ipBlock: {cidr: {{ required "networkPolicy.redisCidr: name the addresses of the server, since redis.mode is existing" .Values.networkPolicy.redisCidr }}}
   ports: [{port: {{ .Values.redis.port }}}]
 {{- end }}
+{{- end -}}
+
+{{/* What a secret of this release has, as JSON: (list root name). Nothing where it is not there yet, or no cluster is asked. */}}
+{{- define "stemcache.kept" -}}
+{{- $secret := lookup "v1" "Secret" (index . 0).Release.Namespace (index . 1) -}}
+{{- toJson (get ($secret | default dict) "data" | default dict) -}}
+{{- end -}}
+
+{{/* A size such as 1.5GiB, 10Gi or 500M, in MiB */}}
+{{- define "stemcache.mebibytes" -}}
+{{- $units := dict "m" 9.5e-10 "" 9.5367431640625e-07 "k" 0.00095367431640625 "Ki" 0.0009765625 "M" 0.95367431640625 "Mi" 1.0 "G" 953.67431640625 "Gi" 1024.0 "T" 953674.31640625 "Ti" 1048576.0 -}}
+{{- mulf (regexFind "^[0-9.]+" . | float64) (get $units (regexFind "[A-Za-z]*$" . | trimSuffix "B")) -}}
 {{- end -}}
