@@ -10,7 +10,7 @@ from pathlib import Path
 
 from services.cli.connection import add_admin_flags
 from services.cli.durations import seconds
-from services.loadtest.arrivals import RampKind
+from services.loadtest.arrivals import MAX_CALLERS, RampKind
 from services.loadtest.result import METRICS
 from services.loadtest.run_plan import CacheStart, Priming
 from services.loadtest.workloads import WorkloadKind, WorkloadSpec
@@ -87,7 +87,7 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--noisy-neighbour",
-        type=whole,
+        type=_callers,
         metavar="N",
         help="one more tenant, made for the run: N callers without pause, prompts that never come again",
     )
@@ -111,7 +111,7 @@ def _add_arrival(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument(
         "--max-concurrency",
-        type=whole,
+        type=_callers,
         metavar="N",
         help="without --request-rate a closed loop of N callers; with one, at most N requests at once",
     )
@@ -194,7 +194,7 @@ def rates(text: str) -> tuple[float, ...]:
 
 def wholes(text: str) -> tuple[int, ...]:
     """`1,4,16`."""
-    return tuple(whole(each.strip()) for each in text.split(","))
+    return tuple(_callers(each.strip()) for each in text.split(","))
 
 
 def rate(text: str) -> float:
@@ -213,6 +213,12 @@ def whole(text: str) -> int:
     if not text.isascii() or not text.isdigit() or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is no whole number from 1 on")
     return int(text)
+
+
+def _callers(text: str) -> int:
+    if (value := whole(text)) > MAX_CALLERS:
+        raise argparse.ArgumentTypeError(f"{value} is too many; at most {MAX_CALLERS:,}")
+    return value
 
 
 def _metrics(text: str) -> tuple[str, ...]:

@@ -8,18 +8,20 @@ from cache_store.errors import InvalidRequestError
 from services.cli.exit_codes import ExitCode
 from services.cli.loadtest_plan import spec_of
 from services.loadtest.arrivals import Bounds, OpenLoop, arrival_times
-from services.loadtest.driver import bounded
+from services.loadtest.schedules import bounded
 from services.loadtest.tenants_file import TenantEntry
 from services.loadtest.token_source import TokenSource, stable_rng
 from services.loadtest.trace_writer import trace_lines
 from services.loadtest.workloads import ModelRoom, WorkloadKind, build
 
 _ALPHABET = range(256, 4_352)
-_ANY_LEN = 1 << 30
+_ANY_LEN = 1 << 24
 
 
 def generate(args: argparse.Namespace) -> int:
     """Writes the file. Refuses one that is there."""
+    if args.file.exists():
+        raise InvalidRequestError("file", f"{args.file} is there already; name another file, or remove it")
     spec = spec_of(args, TenantEntry("gen"))
     if spec.kind is WorkloadKind.TRACE:
         raise InvalidRequestError("workload", "`gen` writes a synthetic workload; a trace is there already")

@@ -14,7 +14,7 @@ from services.cli.loadtest_flags import USUAL_NUM_PROMPTS, USUAL_RATE
 from services.cli.quota import share
 from services.client import TenantTerms
 from services.cluster.data_folder import read_private
-from services.loadtest.arrivals import Arrival, Bounds, ClosedLoop, OpenLoop, Ramp, RampKind, TraceTimes
+from services.loadtest.arrivals import MAX_CALLERS, Arrival, Bounds, ClosedLoop, OpenLoop, Ramp, RampKind, TraceTimes
 from services.loadtest.conditions import Setting, StatedConditions
 from services.loadtest.run_plan import CacheStart, Priming, RunPlan, TenantPlan, main_percentiles
 from services.loadtest.tenant_access import Wanted
@@ -47,6 +47,13 @@ def loads_of(args: argparse.Namespace) -> list[Load]:
         bounds = Bounds(None, args.duration) if args.duration else loads[0].bounds
         noisy = Wanted(NOISY, _made_name(NOISY), "", TenantTerms())
         loads.append(Load(noisy, 1.0, spec, ClosedLoop(args.noisy_neighbour), bounds, {}))
+    callers = sum(each.arrival.concurrency for each in loads if isinstance(each.arrival, ClosedLoop))
+    if callers > MAX_CALLERS:
+        raise InvalidRequestError(
+            "max-concurrency", f"all tenants together have {callers:,} callers; at most {MAX_CALLERS:,}"
+        )
+    if not 0 <= args.num_warmups <= MAX_CALLERS:
+        raise InvalidRequestError("num-warmups", f"num-warmups is 0 or more, at most {MAX_CALLERS:,}")
     names = [each.wanted.tenant for each in loads]
     if len(set(names)) != len(names):
         raise InvalidRequestError("tenants", f"two tenants have one name: {', '.join(names)}")
@@ -62,8 +69,6 @@ def plan_of(args: argparse.Namespace, loads: Sequence[Load], keys: Mapping[str, 
         )
     if start is CacheStart.PURGE and not args.partition:
         raise InvalidRequestError("cache-start", "--cache-start purge empties the space that --partition names")
-    if args.num_warmups < 0:
-        raise InvalidRequestError("num-warmups", "num-warmups is 0 or more")
     tenants = tuple(
         TenantPlan(
             tenant=each.wanted.tenant,

@@ -15,6 +15,11 @@ import numpy as np
 
 from cache_store.errors import InvalidRequestError
 
+MAX_CALLERS = 16_384
+"""Of closed loops, all tenants together: each keeps a request and a stream in this process."""
+MAX_REQUESTS = 1_000_000
+"""Of one tenant: what came of each is kept until the run has ended."""
+
 
 class RampKind(StrEnum):
     """How a rate grows from the first request to the last, as `vllm bench serve` names it."""
@@ -77,8 +82,10 @@ class ClosedLoop:
     concurrency: int
 
     def __post_init__(self) -> None:
-        if self.concurrency < 1:
-            raise InvalidRequestError("max-concurrency", f"max-concurrency is {self.concurrency}; it is at least 1")
+        if not 1 <= self.concurrency <= MAX_CALLERS:
+            raise InvalidRequestError(
+                "max-concurrency", f"max-concurrency is {self.concurrency}; it is at least 1, at most {MAX_CALLERS:,}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,8 +113,10 @@ class Bounds:
     def __post_init__(self) -> None:
         if self.num_requests is None and self.duration_s is None:
             raise InvalidRequestError("num-prompts", "a run ends after --num-prompts or --duration; give one of them")
-        if self.num_requests is not None and self.num_requests < 1:
-            raise InvalidRequestError("num-prompts", f"num-prompts is {self.num_requests}; it is at least 1")
+        if self.num_requests is not None and not 1 <= self.num_requests <= MAX_REQUESTS:
+            raise InvalidRequestError(
+                "num-prompts", f"num-prompts is {self.num_requests}; it is at least 1, at most {MAX_REQUESTS:,}"
+            )
         if self.duration_s is not None:
             _require("duration", self.duration_s)
 

@@ -18,9 +18,10 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cache_store.tokens import PackedTokens, count
-from services.loadtest.arrivals import Arrival, Bounds, ClosedLoop, OpenLoop, TraceTimes, arrival_times
+from services.loadtest.arrivals import Arrival, Bounds, ClosedLoop
 from services.loadtest.live import Live
 from services.loadtest.records import INTERRUPTED, RequestRow
+from services.loadtest.schedules import Schedule, bounded, drawn
 from services.loadtest.sessions import Session, Workload
 from services.loadtest.targets import Answer, Call, Target
 
@@ -75,7 +76,7 @@ class Driver:
 
     async def run(self, stop: asyncio.Event) -> float:
         """Until all was sent and answered, or `stop` is set; how long it took. What runs then is ended."""
-        schedules = [list(_schedule(load)) for load in self._loads]  # drawn before the clock runs
+        schedules = [await drawn(each.workload, each.arrival, each.bounds, each.rng, stop) for each in self._loads]
         gc.collect()
         tidying = asyncio.create_task(_keep_collections_short())
         self._start_s = time.perf_counter()
@@ -95,17 +96,17 @@ class Driver:
         known = [each for each in limits if each is not None]
         return max(known) + self._drain_s if len(known) == len(limits) and max(known) < math.inf else None
 
-    async def _send_all(self, schedules: Sequence[Sequence[tuple[float, Session]]]) -> None:
+    async def _send_all(self, schedules: Sequence[Schedule]) -> None:
         async with asyncio.TaskGroup() as tasks:
             for load, schedule in zip(self._loads, schedules, strict=True):
                 if isinstance(load.arrival, ClosedLoop):
                     sessions = bounded(load.workload.sessions, load.bounds)
-                    for _ in range(load.arrival.concurrency):
+                    for _ in range(_num_callers(load.arrival, load.bounds)):
                         tasks.create_task(self._caller(load, sessions))
                 else:
                     tasks.create_task(self._open(load, schedule, load.arrival.max_concurrency))
 
-    async def _open(self, load: TenantLoad, schedule: Sequence[tuple[float, Session]], limit: int | None) -> None:
+    async def _open(self, load: TenantLoad, schedule: Schedule, limit: int | None) -> None:
         places = asyncio.Semaphore(limit) if limit else None
         async with asyncio.TaskGroup() as tasks:
             for at_s, session in schedule:
@@ -207,35 +208,10 @@ async def _keep_collections_short() -> None:
         gc.unfreeze()
 
 
-def _schedule(load: TenantLoad) -> Iterator[tuple[float, Session]]:
-    """Sessions of an open loop and when they start; nothing for a closed one."""
-    sessions = bounded(load.workload.sessions, load.bounds)
-    match load.arrival:
-        case OpenLoop():
-            times = arrival_times(load.arrival, load.bounds, load.workload.requests_per_session, load.rng)
-            yield from zip(times, sessions, strict=False)
-        case TraceTimes():
-            for session in sessions:
-                at_s = session.at_s or 0.0
-                if load.bounds.duration_s is None or at_s < load.bounds.duration_s:
-                    yield at_s, session
-        case ClosedLoop():
-            return
-
-
-def bounded(sessions: Iterator[Session], bounds: Bounds) -> Iterator[Session]:
-    """Sessions until they have made as many requests as there may be; the last one is cut."""
-    if bounds.num_requests is None:
-        yield from sessions
-        return
-    left = bounds.num_requests
-    while left > 0:
-        session = next(sessions, None)
-        if session is None:
-            return
-        session = session.cut(left)
-        left -= len(session.turns)
-        yield session
+def _num_callers(closed_loop: ClosedLoop, bounds: Bounds) -> int:
+    """Never more than there are requests for them."""
+    limit = bounds.num_requests
+    return closed_loop.concurrency if limit is None else min(closed_loop.concurrency, limit)
 
 
 @asynccontextmanager

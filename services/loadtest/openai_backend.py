@@ -16,7 +16,7 @@ from services.loadtest.openai_target import OpenAiTarget, ServerTokenizer, answe
 from services.loadtest.targets import Tokenizer
 
 _CALL_S = 20.0
-_UNKNOWN_LEN = 1 << 30
+_UNKNOWN_LEN = 1 << 24
 
 
 class FolderTokenizer:

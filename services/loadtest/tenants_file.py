@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 
 from cache_store.errors import InvalidRequestError
+from services.loadtest.arrivals import MAX_CALLERS, MAX_REQUESTS
 from services.loadtest.workloads import WorkloadKind, WorkloadSpec
 
 _NUMBERS = ("weight", "rate", "concurrency", "burstiness", "num_prompts", "duration")
@@ -83,9 +84,9 @@ def _entry(where: str, name: str, table: object) -> TenantEntry:
         tenant=name,
         weight=_positive(where, "weight", numbers.get("weight", 1.0)),
         rate=numbers.get("rate"),
-        concurrency=_whole(where, numbers, "concurrency"),
+        concurrency=_whole(where, numbers, "concurrency", MAX_CALLERS),
         burstiness=numbers.get("burstiness"),
-        num_prompts=_whole(where, numbers, "num_prompts"),
+        num_prompts=_whole(where, numbers, "num_prompts", MAX_REQUESTS),
         duration=numbers.get("duration"),
         workload=_kind(where, texts["workload"]) if "workload" in texts else None,
         parameters={key: _parameter(where, key, table[key]) for key in PARAMETERS if key in table},
@@ -136,9 +137,11 @@ def _positive(where: str, key: str, value: float) -> float:
     return value
 
 
-def _whole(where: str, numbers: Mapping[str, float], key: str) -> int | None:
+def _whole(where: str, numbers: Mapping[str, float], key: str, limit: int) -> int | None:
     if key not in numbers:
         return None
+    if numbers[key] > limit:
+        raise _refusal(f"{where}: {key} is {numbers[key]:g}; it is at most {limit:,}")
     if numbers[key] != int(numbers[key]):
         raise _refusal(f"{where}: {key} is {numbers[key]:g}; a whole number is needed")
     return int(numbers[key])

@@ -26,6 +26,13 @@ from cache_store.tokens import PackedTokens
 from services.loadtest.sessions import Session, Turn, Workload
 from services.loadtest.token_source import TokenSource
 
+MAX_PREFIXES = 1 << 20
+MAX_PREFIX_TOKENS = 1 << 28
+"""Of all prefixes together: they are drawn before anything is sent, and take four bytes each."""
+MAX_TURNS = 4_096
+MAX_ROUND = 1 << 24
+"""Questions about all documents, which are put in order at once."""
+
 
 class WorkloadKind(StrEnum):
     """Kinds by the names that users type."""
@@ -63,6 +70,8 @@ class WorkloadSpec:
         for name in ("num_prefixes", "suffix_len", "output_len", "turns"):
             if getattr(self, name) < 1:
                 raise InvalidRequestError(_flag(name), f"{_flag(name)} is {getattr(self, name)}; it is at least 1")
+        if self.turns > MAX_TURNS:
+            raise InvalidRequestError("turns", f"turns is {self.turns}; it is at most {MAX_TURNS:,}")
         if self.prefix_len < 0 or self.trace_block_tokens < 0 or self.think_s < 0:
             raise InvalidRequestError("prefix-len", "lengths and times are 0 or more")
         if not 0 <= self.range_ratio < 1:
@@ -165,8 +174,10 @@ class _Maker:
         return self._over(prefixes, self._popular(weights / weights.sum()))
 
     def documents(self) -> Workload:
-        prefixes = self._prefixes(self._spec.num_prefixes)
-        return self._over(prefixes, self._rounds(len(prefixes), self._spec.turns))
+        number, turns = self._spec.num_prefixes, self._spec.turns
+        if number * turns > MAX_ROUND:
+            raise InvalidRequestError("turns", f"{number:,} documents with {turns:,} questions each are too many")
+        return self._over(self._prefixes(number), self._rounds(number, turns))
 
     def tier_pressure(self, pool_tokens: int) -> Workload:
         if not pool_tokens:
@@ -209,6 +220,13 @@ class _Maker:
         return Workload(self._spec.kind, sessions, primes=prefixes)
 
     def _prefixes(self, number: int) -> tuple[PackedTokens, ...]:
+        if number > MAX_PREFIXES or number * self._spec.prefix_len > MAX_PREFIX_TOKENS:
+            raise InvalidRequestError(
+                "num-prefixes",
+                f"{number:,} prefixes of {self._spec.prefix_len:,} tokens are too much for this process, which takes "
+                f"{MAX_PREFIXES:,} prefixes and {MAX_PREFIX_TOKENS:,} tokens; lower --num-prefixes, --prefix-len, "
+                "--pool-factor or --pool-tokens",
+            )
         return tuple(self._tokens.fresh(self._spec.prefix_len) for _ in range(number))
 
     def _turn(self, before: tuple[PackedTokens, ...]) -> Turn:

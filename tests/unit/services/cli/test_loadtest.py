@@ -55,6 +55,24 @@ def test_names_of_vllm_mean_the_same() -> None:
     assert (spec.kind, spec.prefix_len, spec.num_prefixes) == (WorkloadKind.PREFIX_REPETITION, 64, 3)
 
 
+@pytest.mark.parametrize("flag", ["--max-concurrency", "--noisy-neighbour"])
+def test_more_callers_than_a_process_can_have_are_refused_by_name(
+    flag: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        loads(*KEY, flag, "99999999")
+    assert f"argument {flag}: 99999999 is too many; at most 16,384" in capsys.readouterr().err
+
+
+def test_all_tenants_together_are_bounded() -> None:
+    with pytest.raises(InvalidRequestError, match="20,000 callers"):
+        loads("--tenants", "2", "--max-concurrency", "10000")
+    with pytest.raises(InvalidRequestError, match="num-warmups is 0 or more, at most 16,384"):
+        loads(*KEY, "--num-warmups", "99999999")
+    with pytest.raises(InvalidRequestError, match="num-prompts is 99999999"):
+        loads(*KEY, "--num-prompts", "99999999")
+
+
 def test_a_number_of_tenants_is_made_under_names_of_their_own() -> None:
     made = loads("--tenants", "3", "--noisy-neighbour", "8")
     assert [each.wanted.tenant for each in made] == ["loadtest-1", "loadtest-2", "loadtest-3", "noisy"]

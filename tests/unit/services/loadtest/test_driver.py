@@ -92,6 +92,20 @@ async def test_a_closed_loop_has_as_many_callers_as_it_says() -> None:
     assert (len(rows), target.peak) == (20, 3)
 
 
+async def test_there_are_never_more_callers_than_requests() -> None:
+    target = Sleepy()
+    tasks: list[int] = []
+
+    async def counted(call: Call, answer: Answer) -> None:
+        tasks.append(len(asyncio.all_tasks()))
+        await Sleepy.send(target, call, answer)
+
+    target.send = counted  # type: ignore[method-assign]  # the same, counting
+    await drive(target, ClosedLoop(10_000), Bounds(2, None), sessions())
+    assert len(tasks) == 2
+    assert max(tasks) < 20
+
+
 async def test_the_next_turn_carries_the_answer() -> None:
     target = Sleepy()
     _, rows = await drive(target, ClosedLoop(1), Bounds(5, None), sessions(turns=3))

@@ -57,6 +57,8 @@ def test_json_says_the_same(tmp_path: Path) -> None:
         ("[a]\nrate = true", "rate is True; a number is needed"),
         ("[a]\nrate = 1\nconcurrency = 1", "give one of them"),
         ("[a]\nconcurrency = 1.5", "a whole number is needed"),
+        ("[a]\nconcurrency = 99999999", "concurrency is 1e+08; it is at most 16,384"),
+        ("[a]\nnum_prompts = inf", "num_prompts is inf; it is at most 1,000,000"),
         ('[a]\nkey = "k"\nkey_env = "K"', "give one of key, key_env and key_file"),
         ('[a]\nworkload = "what"', "known are prefix-repetition"),
         ('[a]\nprefix_len = "long"', "prefix_len is 'long'; it is like 256"),

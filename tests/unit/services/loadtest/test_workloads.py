@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import replace
 from itertools import islice
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -126,3 +127,18 @@ def test_synthetic_tokens_are_the_same_everywhere() -> None:
 
 GOLDEN_FRESH = [551, 642, 657, 150, 43, 654]
 GOLDEN_BLOCK = [756, 260, 371, 299, 386, 120]
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes", "words"),
+    [
+        (WorkloadKind.SHARED_PREFIX, {"num_prefixes": 99_999_999}, "lower --num-prefixes"),
+        (WorkloadKind.SHARED_PREFIX, {"num_prefixes": 1_000_000, "prefix_len": 4_096}, "lower --num-prefixes"),
+        (WorkloadKind.TIER_PRESSURE, {"pool_factor": 1e9}, "--pool-factor"),
+        (WorkloadKind.DOCUMENTS, {"num_prefixes": 1_000_000, "turns": 4_000}, "too many"),
+        (WorkloadKind.DOCUMENTS, {"turns": 99_999_999}, "at most 4,096"),
+    ],
+)
+def test_what_would_take_all_memory_is_refused(kind: WorkloadKind, changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(InvalidRequestError, match=words):
+        made(replace(USUAL[kind], **changes))
