@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from cache_store.errors import PreconditionError
+from cache_store.errors import InvalidRequestError, PreconditionError
 from services.cli.connection import add_data_dir, data_folder
 from services.cli.exit_codes import ExitCode
 from services.cli.output import print_json
@@ -15,6 +15,7 @@ from services.cli.up import add_system_flags
 from services.cluster import checks
 from services.cluster.data_folder import read_private
 from services.cluster.findings import Finding, Level
+from services.cluster.host_port import host_port
 from services.cluster.redis_roles import RedisRole
 from services.cluster.secret_files import SecretFiles
 from services.user_settings import UserSettings
@@ -42,8 +43,9 @@ def _add_cluster_flags(parser: argparse.ArgumentParser) -> None:
         "--inside",
         action="append",
         default=[],
-        metavar="HOST[:PORT]",
-        help="run where tenants are: what must not answer there, such as Redis or Ray's head; may be repeated",
+        metavar="IP[:PORT]",
+        help="run where tenants are: IP address of what must not answer there, such as Redis, Ray's head and nodes; "
+        "may be repeated",
     )
 
 
@@ -64,6 +66,9 @@ def find(args: argparse.Namespace, settings: UserSettings) -> Iterator[Finding]:
     if args.cluster:
         yield from _find_in_cluster(args, settings)
         return
+    for flag in ("inside", "secrets", "admin_address", "address"):
+        if getattr(args, flag):
+            raise InvalidRequestError(flag, f"--{flag.replace('_', '-')} is about a cluster; give --cluster too")
     folder = data_folder(args, settings)
     yield checks.check_data_folder(folder)
     yield from checks.check_redis_server(args.redis_url or settings.redis_url)
@@ -79,9 +84,14 @@ def find(args: argparse.Namespace, settings: UserSettings) -> Iterator[Finding]:
 def _find_in_cluster(args: argparse.Namespace, settings: UserSettings) -> Iterator[Finding]:
     from services.cluster.cluster_checks import Places, check_cluster, check_reach  # imports gRPC's and Redis' clients
 
+    for flag in ("admin_address", "address"):
+        if getattr(args, flag):
+            host_port(flag, getattr(args, flag))
     if args.inside:
         yield from check_reach(args.inside, [args.address] if args.address else [])
         return
+    if args.secrets and not args.secrets.is_dir():
+        raise InvalidRequestError("secrets", f"--secrets {args.secrets}: there is no such folder")
     urls: dict[RedisRole, str] = {}
     for role in RedisRole:
         path = SecretFiles(args.secrets).redis_url(role) if args.secrets else None

@@ -8,10 +8,13 @@ from dataclasses import replace
 from enum import StrEnum
 from pathlib import Path
 
-from cache_store.errors import PreconditionError
+from cache_store.errors import InvalidRequestError, PreconditionError
 from services.cli.exit_codes import ExitCode
 from services.cluster.data_folder import write_private
 from services.tenants.master_key import MasterKey, from_file, generate, to_text
+
+OTHER_SECRETS = frozenset(["admin-token", "admin.token", "metrics-token", "ray-token", "auth_token"])
+"""Names of files with tokens: older ones look like a master key."""
 
 
 class Step(StrEnum):
@@ -40,6 +43,10 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def run(args: argparse.Namespace) -> int:
     """Changes the file, and names the keys in it by their ids."""
+    if args.file.name in OTHER_SECRETS:
+        raise InvalidRequestError(
+            "file", f"{args.file} is not where a master key lies, but another secret; nothing done"
+        )
     master = from_file(args.file)
     if args.step is not None:
         master = after(master, args.step)

@@ -13,7 +13,13 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     """Adds the command to the parser."""
     parser = commands.add_parser("secrets", help="make keys, tokens and Redis users for a set-up by hand")
     parser.add_argument("folder", type=Path, metavar="DIR", help="where they go; a new folder")
-    parser.add_argument("--redis", required=True, metavar="HOST:PORT", help="where processes will find Redis or Valkey")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--redis", metavar="HOST:PORT", help="where processes will find Redis or Valkey")
+    what.add_argument(
+        "--renew",
+        action="store_true",
+        help="of a folder that is there: give Redis users the rights that this version needs, and make what is missing",
+    )
     tls = parser.add_mutually_exclusive_group()
     tls.add_argument(
         "--tls-folder",
@@ -29,7 +35,10 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 def run(args: argparse.Namespace) -> int:
     """Makes the files and names them, not what is in them."""
     files = SecretFiles(args.folder)
-    files.make(args.redis, args.tls_folder)
+    if args.renew:
+        files.renew()
+    else:
+        files.make(args.redis, args.tls_folder)
     for path in sorted(args.folder.iterdir()):
         print(path)
     return ExitCode.OK

@@ -6,6 +6,7 @@ Each check looks, changes nothing, and says what is wrong, what comes of it, and
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import os
 import socket
 import time
@@ -22,6 +23,7 @@ from cache_store.registry import PROTOCOL_VERSION, RegistryUnavailableError, Wor
 from cache_store.tls_files import Component, tls_name
 from services.certs.inspection import NotShownError, look
 from services.cluster.findings import Finding, ok, problem, warning
+from services.cluster.host_port import host_port
 from services.cluster.redis_check import Severity, check_redis
 from services.cluster.redis_roles import RedisRole
 from services.tls import Trust
@@ -218,7 +220,13 @@ def check_reach(addresses: Sequence[str], routers: Sequence[str]) -> Iterator[Fi
     for router in routers:
         if not _answers(*_host_port(router)):
             yield problem(name, f"the router {router} cannot be reached from here", "let tenants in on its port")
-    open_ports = [(host, port) for host, port in _inside(addresses) if _answers(host, port)]
+    places = list(_inside(addresses))
+    unknown = {host for host, _ in places if not _has_address(host)}
+    for host in sorted(unknown):
+        advice = "give the IP address that it has inside: docker inspect, or kubectl get pods -o wide"
+        yield problem(name, f"{host} has no address here, so nothing could be tried there", advice)
+    known = [(host, port) for host, port in places if host not in unknown]
+    open_ports = [(host, port) for host, port in known if _answers(host, port)]
     for host, port in open_ports:
         yield problem(
             name,
@@ -226,16 +234,35 @@ def check_reach(addresses: Sequence[str], routers: Sequence[str]) -> Iterator[Fi
             "passwords and faults there",
             "put it into a network that tenants have no route to, or deny it: a NetworkPolicy, a firewall",
         )
-    if not open_ports:
-        yield ok(name, f"none of {len(addresses)} places inside can be reached from here")
+    if not open_ports and not unknown:
+        yield ok(
+            name,
+            f"none of the {len(known)} ports tried inside answers here; those that workers and Ray choose when they "
+            "start were not tried",
+        )
 
 
 def _inside(addresses: Sequence[str]) -> Iterator[tuple[str, int]]:
     for address in addresses:
-        if address.rpartition(":")[2].isdigit() and ":" in address:
-            yield _host_port(address)
+        if ":" in address and not _is_ip(address):
+            yield host_port("inside", address)
         else:
             yield from ((address, port) for port in INSIDE_PORTS)
+
+
+def _is_ip(text: str) -> bool:
+    try:
+        ipaddress.ip_address(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _has_address(host: str) -> bool:
+    try:
+        return bool(socket.getaddrinfo(host, None))
+    except (OSError, UnicodeError):
+        return False
 
 
 def _answers(host: str, port: int) -> bool:

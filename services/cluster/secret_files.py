@@ -5,13 +5,15 @@ With them goes the list of Redis users, which has hashes only.
 
 from __future__ import annotations
 
+import os
 import secrets
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlencode
+from urllib.parse import unquote, urlencode, urlsplit
 
 from cache_store.errors import PreconditionError
-from services.cluster.data_folder import write_private
+from services.cluster.data_folder import read_private, write_private
+from services.cluster.host_port import host_port
 from services.cluster.redis_roles import RedisRole, RoleUrls
 from services.cluster.valkey_files import write_users
 from services.tenants import master_key
@@ -55,8 +57,10 @@ class SecretFiles:
     def make(self, redis_address: str, tls_folder: Path | None) -> None:
         """Makes all of them. `tls_folder`: of the processes that connect; None: plain connections.
 
-        Raises PreconditionError where there are some already: what runs with them would lock itself out.
+        Raises PreconditionError where there are some already: what runs with them would lock itself out; and
+        InvalidRequestError for what is no address.
         """
+        host_port("redis", redis_address)
         self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if any(self.path.iterdir()):
             raise PreconditionError(f"{self.path} is not empty; name a new folder, or remove what is in it")
@@ -66,7 +70,35 @@ class SecretFiles:
             write_private(self.redis_url(role), _url(role, passwords.of(role), redis_address, tls_folder) + "\n")
         master_key.create_file(self.master_key)
         for path in (self.admin_token, self.ray_token, self.metrics_token):
-            write_private(path, secrets.token_hex(_TOKEN_BYTES) + "\n")
+            write_private(path, new_token() + "\n")
+
+    def renew(self) -> None:
+        """Keeps what there is and writes what this version needs: rules of users, and tokens that are missing.
+
+        Passwords are those of the URLs; a second one in the list of users stays. Raises PreconditionError where a URL
+        is missing.
+        """
+        passwords = RoleUrls(*(_password(self.redis_url(role)) for role in RedisRole))
+        write_users(self.users, passwords, self.users.read_text(encoding="ascii") if self.users.exists() else "")
+        for path in (self.admin_token, self.ray_token, self.metrics_token):
+            if not path.exists():
+                write_private(path, new_token() + "\n")
+        if os.geteuid() == 0:  # whom the folder was given to goes on to read what lies there
+            owner = self.path.stat()
+            for path in self.path.iterdir():
+                os.chown(path, owner.st_uid, owner.st_gid)
+
+
+def _password(file: Path) -> str:
+    password = urlsplit(read_private(file).strip()).password
+    if not password:
+        raise PreconditionError(f"{file} names no password")
+    return unquote(password)
+
+
+def new_token() -> str:
+    """Looks unlike a master key, so that one is not taken for the other."""
+    return f"sct_{secrets.token_hex(_TOKEN_BYTES)}"
 
 
 def _url(role: RedisRole, password: str, address: str, tls_folder: Path | None) -> str:

@@ -116,12 +116,18 @@ def choose_files(data: Path) -> ValkeyFiles:
     return ValkeyFiles(data, socket, temporary)
 
 
-def write_users(path: Path, passwords: RoleUrls) -> None:
-    """Writes the list of users with hashed passwords, mode 0600. The default user is off."""
+def write_users(path: Path, passwords: RoleUrls, before: str = "") -> None:
+    """Writes the list of users with hashed passwords, mode 0600. The default user is off.
+
+    `before`: a list whose hashes stay beside those of `passwords`.
+    """
     lines = ["user default off nopass sanitize-payload resetkeys resetchannels -@all"]
+    had = {words[1]: words for words in map(str.split, before.splitlines()) if words[:1] == ["user"] and words[1:]}
     for role in RedisRole:
-        hashed = hashlib.sha256(passwords.of(role).encode()).hexdigest()
-        lines.append(f"user {role} on #{hashed} sanitize-payload resetchannels {acl_rules(role)}")
+        own = f"#{hashlib.sha256(passwords.of(role).encode()).hexdigest()}"
+        others = [word for word in had.get(role, ()) if word.startswith("#")]
+        hashes = " ".join(dict.fromkeys([own, *others]))
+        lines.append(f"user {role} on {hashes} sanitize-payload resetchannels {acl_rules(role)}")
     path.unlink(missing_ok=True)
     with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "w", encoding="ascii") as file:
         file.write("\n".join(lines) + "\n")

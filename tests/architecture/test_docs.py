@@ -17,6 +17,7 @@ from pathlib import Path
 import pytest
 
 from services.cli.main import build_parser
+from services.cluster.data_folder import DataFolder
 from tests.architecture.test_imports import PACKAGES, ROOT
 
 DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "THREAT_MODEL.md", "CHANGELOG.md", "infra/RUNBOOK.md")
@@ -207,6 +208,14 @@ def test_every_make_target_is_explained() -> None:
 def test_every_command_line_is_one(document: str, capsys: pytest.CaptureFixture[str]) -> None:
     wrong = [arguments for arguments in calls(read(document), "stemcache") if exit_status(arguments)]
     assert wrong == [], capsys.readouterr().err
+
+
+def test_files_of_the_data_folder_are_called_what_they_are() -> None:
+    folder = DataFolder(Path("/home"))
+    known = {path.name for path in (folder.admin_token, folder.master_key, folder.metrics_token, folder.router_log)}
+    named = re.findall(r"~/\.local/share/stemcache/([\w.-]+)", read("README.md"))
+    assert named
+    assert {*named} <= known
 
 
 @pytest.mark.parametrize("document", DOCUMENTS)

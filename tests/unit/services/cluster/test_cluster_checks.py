@@ -14,10 +14,12 @@ from pathlib import Path
 import pytest
 
 from cache_store.domain import FormatDigest
+from cache_store.errors import InvalidRequestError
 from cache_store.registry import PROTOCOL_VERSION, WorkerRecord
 from cache_store.tls_files import Component, TlsFiles, tls_name
 from services.certs.authority import make_certificate
 from services.certs.folder import CertificateFolder, Step
+from services.cli.main import main
 from services.cluster import cluster_checks
 from services.cluster.cluster_checks import Places, check_certificates, check_clocks, check_reach, check_workers
 from services.cluster.findings import Finding, Level
@@ -163,6 +165,33 @@ def test_what_answers_to_a_tenant_is_told() -> None:
     assert faults(check_reach([address], [])) == []
     [away] = faults(check_reach([], [address]))
     assert "cannot be reached" in away.advice or "cannot be reached" in away.found
+
+
+def test_a_name_that_is_none_here_passes_no_check() -> None:
+    [found] = faults(check_reach(["valkey.invalid"], []))
+    assert found.level is Level.PROBLEM
+    assert "valkey.invalid has no address here" in found.found
+
+
+@pytest.mark.parametrize("place", ["127.0.0.1:99999", "127.0.0.1:x", "a:b:1", "[::1]"])
+def test_what_is_no_place_is_refused(place: str) -> None:
+    with pytest.raises(InvalidRequestError, match="is not HOST:PORT"):
+        list(check_reach([place], []))
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["--inside", "10.0.0.1"], "--inside is about a cluster"),
+        (["--cluster", "--secrets", "/nowhere/at/all"], "/nowhere/at/all: there is no such folder"),
+        (["--cluster", "--address", "api.example.com"], "'api.example.com' is not HOST:PORT"),
+    ],
+)
+def test_flags_that_would_be_for_nothing_are_refused(
+    flags: list[str], words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["doctor", *flags]) != 0
+    assert words in capsys.readouterr().err
 
 
 def test_a_host_alone_is_tried_at_the_ports_of_what_runs_inside(monkeypatch: pytest.MonkeyPatch) -> None:
