@@ -20,7 +20,6 @@ from tests.support.containers import NOT_HERE, USER, can_run
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.nightly,  # a minute to start, and all ports of three addresses
     pytest.mark.timeout(900),
     pytest.mark.skipif(not can_run(), reason=NOT_HERE),
 ]
@@ -89,6 +88,7 @@ def test_processes_have_no_rights_and_write_nowhere_else(cluster: ComposeCluster
         assert container.run(["touch", "/etc/here"]).returncode != 0
 
 
+@pytest.mark.nightly  # all ports of three addresses
 def test_from_where_tenants_are_only_routers_answer(cluster: ComposeCluster) -> None:
     """All ports of all addresses in the tenants' network; into the other one there is no way."""
     acme = cluster.containers["acme"]
@@ -156,6 +156,7 @@ def test_no_secret_is_seen_in_process_lists_or_logs(cluster: ComposeCluster, key
     assert seen == []
 
 
+@pytest.mark.nightly  # minutes
 def test_a_restart_of_each_part_fails_no_request(cluster: ComposeCluster, keys: dict[str, str]) -> None:
     """One after the other, under load of both tenants: Ray's head, routers, Valkey, workers, Ray nodes."""
     command = ["python", "-m", "tests.support.tenant_load", cluster.routers]
