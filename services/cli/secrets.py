@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
+from cache_store.errors import InvalidRequestError
 from services.cli.exit_codes import ExitCode
 from services.cluster.secret_files import TLS_FOLDER, SecretFiles
 
@@ -36,6 +37,8 @@ def run(args: argparse.Namespace) -> int:
     """Makes the files and names them, not what is in them."""
     files = SecretFiles(args.folder)
     if args.renew:
+        if args.tls_folder != TLS_FOLDER:
+            raise InvalidRequestError("renew", "--renew leaves URLs as they are; give no --tls-folder and no --plain")
         files.renew()
     else:
         files.make(args.redis, args.tls_folder)

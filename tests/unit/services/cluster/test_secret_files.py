@@ -56,6 +56,7 @@ def test_a_folder_of_before_gets_what_this_version_needs(tmp_path: Path) -> None
     assert files.metrics_token.read_text().startswith("sct_")
     assert {stat.S_IMODE(path.stat().st_mode) for path in files.path.iterdir()} == {0o600}
     assert main(["secrets", str(tmp_path / "none"), "--renew"]) != 0
+    assert main(["secrets", str(files.path), "--renew", "--plain"]) != 0
 
 
 @pytest.mark.parametrize("address", ["valkey", "valkey:99999", "valkey:0", "a b:1", "user@valkey:6379", "::1:6379"])
