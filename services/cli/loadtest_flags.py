@@ -9,7 +9,7 @@ from dataclasses import fields
 from pathlib import Path
 
 from services.cli.connection import add_admin_flags
-from services.cli.durations import seconds
+from services.cli.durations import seconds, some_seconds
 from services.loadtest.arrivals import MAX_CALLERS, RampKind
 from services.loadtest.result import METRICS
 from services.loadtest.run_plan import CacheStart, Priming
@@ -75,7 +75,7 @@ def _add_target(parser: argparse.ArgumentParser) -> None:
         "--server-hardware", default="", metavar="TEXT", help="openai: what it runs on, where that is another machine"
     )
     group.add_argument("--server-version", default="", metavar="TEXT", help="openai: such as 'vllm 0.11.0'")
-    group.add_argument("--request-timeout", type=seconds, default=300.0, metavar="TIME", help="of each request")
+    group.add_argument("--request-timeout", type=some_seconds, default=300.0, metavar="TIME", help="of each request")
     keys = group.add_mutually_exclusive_group()
     keys.add_argument("--key", help="API key of one tenant (default: STEMCACHE_API_KEY)")
     keys.add_argument("--key-file", type=Path, metavar="FILE", help="file that holds the API key")
@@ -116,7 +116,7 @@ def _add_arrival(parser: argparse.ArgumentParser) -> None:
         help="without --request-rate a closed loop of N callers; with one, at most N requests at once",
     )
     group.add_argument("--num-prompts", type=whole, metavar="N", help=f"requests (default: {USUAL_NUM_PROMPTS})")
-    group.add_argument("--duration", type=seconds, metavar="TIME", help="nothing is sent after that, such as 5m")
+    group.add_argument("--duration", type=some_seconds, metavar="TIME", help="nothing is sent after that, such as 5m")
     group.add_argument("--ramp-up-strategy", choices=[*RampKind], help="the rate grows over the run")
     group.add_argument("--ramp-up-start-rps", type=rate, metavar="RPS", help="rate at its beginning")
     group.add_argument("--ramp-up-end-rps", type=rate, metavar="RPS", help="rate at its end")
@@ -158,7 +158,9 @@ def _add_lifecycle(parser: argparse.ArgumentParser) -> None:
         help="cache each shared prefix before the measured part (default), or not",
     )
     group.add_argument("--drain", type=seconds, default=60.0, metavar="TIME", help="for what runs after --duration")
-    group.add_argument("--sample-every", type=seconds, default=1.0, metavar="TIME", help="looks at the server's state")
+    group.add_argument(
+        "--sample-every", type=some_seconds, default=1.0, metavar="TIME", help="looks at the server's state"
+    )
 
 
 def _add_results(parser: argparse.ArgumentParser) -> None:

@@ -12,7 +12,7 @@ import uvloop
 
 from cache_store.errors import InvalidRequestError
 from services.cli.connection import reach_of
-from services.cli.durations import seconds
+from services.cli.durations import some_seconds
 from services.cli.exit_codes import ExitCode
 from services.cli.loadtest_plan import loads_of
 from services.cli.loadtest_running import opened, result_folder
@@ -51,7 +51,7 @@ def add_isolation_flags(parser: argparse.ArgumentParser) -> None:
         help=f"bound of the AUC (default: {STANDARD_LIMIT:g} where that is done --within, else {ROUGH_LIMIT:g})",
     )
     group.add_argument(
-        "--within", type=seconds, default=420.0, metavar="TIME", help="what the test may take, about (default: 7m)"
+        "--within", type=some_seconds, default=420.0, metavar="TIME", help="what the test may take, about (default: 7m)"
     )
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from pathlib import Path
 
 from services.cli.exit_codes import ExitCode
@@ -54,5 +55,5 @@ def _row(delta: Delta) -> tuple[str, ...]:
     values = (f"{each:,.3f}{delta.unit if delta.unit == '/s' else ''}" for each in (change.first, change.second))
     if delta.unit == "ms":
         values = (f"{each:,.1f} ms" for each in (change.first, change.second))
-    interval = f"{change.low:+.1%} to {change.high:+.1%}"
+    interval = f"{change.low:+.1%} to {'anything' if math.isinf(change.high) else f'{change.high:+.1%}'}"
     return (delta.name, *values, f"{change.ratio:+.1%}", interval, str(delta.finding))

@@ -6,7 +6,7 @@ import argparse
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-from services.cli.durations import seconds
+from services.cli.durations import is_duration, seconds
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,10 +23,8 @@ class PointInTime:
 
 def point_in_time(text: str) -> PointInTime:
     """Without a zone it is UTC."""
-    try:
+    if is_duration(text):
         return PointInTime(seconds(text), 0.0)
-    except argparse.ArgumentTypeError:
-        pass
     try:
         at = datetime.fromisoformat(text.strip())
     except ValueError:

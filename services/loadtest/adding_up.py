@@ -106,7 +106,7 @@ def prefix_cache(
         cached_by_tier=_tiers(done),
         hit_rate=_part(cached_tokens, prompt_tokens),
         cacheable_tokens=cacheable,
-        upper_bound_rate=_part(cacheable, bounded_prompts),
+        upper_bound_rate=_part(cacheable, bounded_prompts) if bounded else None,
         reached_share=_total(bounded, "cached_tokens") / cacheable if cacheable else None,
         server_delta=server_delta,
         outcomes={

@@ -136,7 +136,7 @@ class Driver:
             if not sent.answer.completed:
                 return
             said += (sent.answer.packed,)
-            at_s = sent.end_s
+            at_s = self.now_s()
 
     async def _request(self, sent: Sent, session: Session) -> None:
         self.sent.append(sent)
@@ -149,7 +149,8 @@ class Driver:
             sent.answer.status = INTERRUPTED
             raise
         finally:
-            sent.end_s = self.now_s()
+            whole_s = sent.answer.ended_s if sent.answer.completed else None
+            sent.end_s = self.now_s() if whole_s is None else whole_s - self._start_s
             self._live.ended(sent.answer, sent.intended_s + self._start_s)
 
     async def _sleep_until(self, at_s: float) -> None:

@@ -7,6 +7,7 @@ nor times. Some send the token ids of each event; of others one token an event i
 from __future__ import annotations
 
 import json
+import re
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -21,6 +22,7 @@ from services.loadtest.targets import Answer, Call, Tokenizer
 MAX_ERROR = 300
 _DATA, _DONE = b"data:", b"[DONE]"
 _MAX_LINE = 1 << 20
+_CODE = re.compile(r"[A-Za-z0-9_.-]{1,48}", re.ASCII)
 
 
 class OpenAiTarget:
@@ -50,7 +52,8 @@ class OpenAiTarget:
             async with self._session.post(self._url, json=body) as response:
                 if response.status != 200:
                     answer.status = f"HTTP_{response.status}"
-                    answer.error = (await response.text())[:MAX_ERROR]
+                    said = await response.text()
+                    answer.error, answer.words = _code(said), said[:MAX_ERROR]
                     return
                 is_done = await self._read(response.content, answer, texts)
             if not answer.tokens and texts:
@@ -101,7 +104,10 @@ def session(api_key: str, timeout_s: float) -> aiohttp.ClientSession:
 
 def _take(event: Mapping[str, Any], answer: Answer, texts: list[str]) -> None:
     """One event."""
-    for choice in event.get("choices") or ():
+    choices = event.get("choices") or ()
+    if choices:
+        answer.ended_s = time.perf_counter()  # usage may come later: it is no part of the answer
+    for choice in choices:
         text, ids = choice.get("text") or "", choice.get("token_ids") or ()
         if text or ids:
             answer.arrivals_s.append(time.perf_counter())
@@ -113,6 +119,18 @@ def _take(event: Mapping[str, Any], answer: Answer, texts: list[str]) -> None:
         answer.prompt_tokens = int(usage.get("prompt_tokens") or 0)
         answer.completion_tokens = int(usage.get("completion_tokens") or 0)
         answer.cached_tokens = int((usage.get("prompt_tokens_details") or {}).get("cached_tokens") or 0)
+
+
+def _code(said: str) -> str:
+    """Type and code of an error: of all that a server says of it they are no words of the prompt."""
+    try:
+        document = json.loads(said)
+    except (ValueError, RecursionError):
+        return ""
+    if isinstance(document, dict) and isinstance(document.get("error"), dict):
+        document = document["error"]
+    found = (document.get("type"), document.get("code")) if isinstance(document, dict) else ()
+    return " ".join(str(each) for each in found if _CODE.fullmatch(str(each)) and each is not None)
 
 
 async def fetched(client: aiohttp.ClientSession, url: str, body: Mapping[str, Any] | None) -> Any:

@@ -79,11 +79,13 @@ async def warm_model(plan: RunPlan, backend: Backend, model: ServedModel, part: 
     target = backend.target_past_cache(part.caller, model)
     bounds = Bounds(plan.num_warmups, None)
     try:
-        rows = await _send(replace(part.load, workload=Workload("warm", sessions), bounds=bounds, target=target), stop)
+        load = replace(part.load, workload=Workload("warm", sessions), bounds=bounds, target=target)
+        answers = [each.answer for each in (await _sent(load, stop)).sent]
     finally:
         await target.close()
-    if rows and not stop.is_set() and not any(row.completed for row in rows):
-        raise UnavailableError(f"no request succeeds: {rows[0].status}: {rows[0].error}", 1.0)
+    if answers and not stop.is_set() and not any(each.completed for each in answers):
+        first = answers[0]
+        raise UnavailableError(f"no request succeeds: {first.status}: {first.words or first.error}", 1.0)
 
 
 async def prime(parts: Sequence[Part], stop: asyncio.Event) -> tuple[list[RequestRow], list[tuple[str, PackedTokens]]]:
@@ -94,7 +96,9 @@ async def prime(parts: Sequence[Part], stop: asyncio.Event) -> tuple[list[Reques
         prefixes = [each for each in part.load.workload.primes if count(each)]
         if prefixes:
             workload = Workload(part.load.workload.name, _primes(prefixes))
-            sent = await _send(replace(part.load, workload=workload, bounds=Bounds(len(prefixes), None)), stop)
+            load = replace(part.load, workload=workload, bounds=Bounds(len(prefixes), None))
+            driver = await _sent(load, stop)
+            sent = driver.rows([None] * len(driver.sent))
             done = {row.prefix_group for row in sent if row.completed}
             rows += sent
             primed += [(part.plan.tenant, each) for number, each in enumerate(prefixes) if f"p{number}" in done]
@@ -106,8 +110,8 @@ def _primes(prefixes: Sequence[PackedTokens]) -> Iterator[Session]:
         yield Session(f"p{number}", (Turn((prefix,), 1),), prefix_group=f"p{number}", prefix_tokens=count(prefix))
 
 
-async def _send(load: TenantLoad, stop: asyncio.Event) -> list[RequestRow]:
+async def _sent(load: TenantLoad, stop: asyncio.Event) -> Driver:
     """A few at once, to their end."""
     driver = Driver((replace(load, arrival=ClosedLoop(_AT_ONCE)),), 0.0, Live())
     await driver.run(stop)
-    return driver.rows([None] * len(driver.sent))
+    return driver

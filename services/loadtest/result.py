@@ -60,8 +60,8 @@ class PrefixCacheSection:
     """cached_tokens / prompt_tokens, as the client was told."""
     cacheable_tokens: int
     """Upper bound by the workload's own knowledge, over requests whose bound is known."""
-    upper_bound_rate: float
-    """cacheable_tokens / prompt tokens of the same requests."""
+    upper_bound_rate: float | None
+    """cacheable_tokens / prompt tokens of the same requests; None where no bound is known."""
     reached_share: float | None
     """Cached tokens of those requests / cacheable_tokens; None where nothing was cacheable."""
     server_delta: Mapping[str, float]

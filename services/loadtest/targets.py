@@ -35,6 +35,11 @@ class Answer:
     status: str = ""
     """Empty until it ended: records.OK, a code's name, HTTP_429."""
     error: str = ""
+    """Ours, or a code; what a server says may hold the prompt."""
+    words: str = ""
+    """What the server said of a failure, for a terminal: it is never written."""
+    ended_s: float | None = None
+    """By the clock of `arrivals_s`, where the answer was whole before the call had ended."""
     prompt_tokens: int = 0
     completion_tokens: int = 0
     cached_tokens: int = 0

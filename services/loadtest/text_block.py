@@ -79,7 +79,8 @@ def _prefix_cache(result: Result) -> Iterator[str]:
         if number:
             yield _line(f"  from {name}:", number)
     yield _line("Hit rate, client side (%):", cache.hit_rate * 100)
-    yield _line("Upper bound of the workload (%):", cache.upper_bound_rate * 100)
+    bound = cache.upper_bound_rate
+    yield _line("Upper bound of the workload (%):", "-" if bound is None else bound * 100)
     if cache.reached_share is not None:
         yield _line("Reached of the upper bound (%):", cache.reached_share * 100)
     for outcome, section in cache.outcomes.items():

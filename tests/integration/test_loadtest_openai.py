@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import dataclasses
 import json
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -12,7 +13,7 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from cache_store.errors import PreconditionError
+from cache_store.errors import PreconditionError, UnavailableError
 from cache_store.tokens import pack
 from services.cli.exit_codes import ExitCode
 from services.cli.loadtest_running import write_run
@@ -23,6 +24,7 @@ from services.loadtest.conditions import CacheState, StatedConditions
 from services.loadtest.lifecycle import Measured, Run, Screen
 from services.loadtest.live import Live
 from services.loadtest.openai_backend import OpenAiBackend
+from services.loadtest.reporting.report import write_report
 from services.loadtest.result import MAIN_PERCENTILES, METRICS
 from services.loadtest.results_folder import read_conditions
 from services.loadtest.run_plan import CacheStart, Priming, RunPlan, TenantPlan
@@ -46,7 +48,8 @@ class Api:
             self.app.router.add_post("/detokenize", self.detokenize)
         self.ledger = PrefixLedger(16)
         self.bodies: list[dict[str, object]] = []
-        self.status = 200
+        self.status, self.error = 200, ""
+        self.usage_waits_for: asyncio.Event | None = None
 
     async def models(self, request: web.Request) -> web.Response:
         return web.json_response({"data": [{"id": "m", "max_model_len": 512}]})
@@ -61,7 +64,7 @@ class Api:
         body = await request.json()
         self.bodies.append(body)
         if self.status != 200:
-            return web.Response(status=self.status, text="busy")
+            return web.Response(status=self.status, text=self.error)
         prompt = body["prompt"] if isinstance(body["prompt"], list) else list(body["prompt"].encode())
         cached = self.ledger.bound(pack(prompt)) // 16 * 16
         self.ledger.add(pack(prompt))
@@ -69,6 +72,8 @@ class Api:
         await response.prepare(request)
         for _ in range(body["max_tokens"]):
             await self._event(response, {"choices": [{"text": "x"}]})
+        if self.usage_waits_for:
+            await self.usage_waits_for.wait()
         usage = {"prompt_tokens": len(prompt), "completion_tokens": body["max_tokens"]}
         details = {"prompt_tokens_details": {"cached_tokens": cached}}
         await self._event(response, {"choices": [], "usage": usage | details})
@@ -131,9 +136,47 @@ async def test_failures_are_told_by_status(api: tuple[Api, str]) -> None:
     backend = OpenAiBackend(url, "", None, "tokens", 10.0)
     target = backend.target(Caller("a", "secret", ""), await backend.model())
     server.status = 429
+    said = {"error": {"message": "too long: secret words", "type": "BadRequestError", "param": "prompt", "code": 400}}
+    for server.error, kept in (
+        (json.dumps(said), "BadRequestError 400"),
+        ("busy: secret words", ""),
+        ("[" * 9_000, ""),
+    ):
+        answer = Answer()
+        await target.send(Call(pack([1, 2]), 3, "", "id"), answer)
+        assert (answer.status, answer.error) == ("HTTP_429", kept)
+        assert answer.words == server.error[:300]
+    await target.close()
+    await backend.close()
+
+
+async def test_what_a_server_says_of_a_failure_is_written_nowhere(api: tuple[Api, str], tmp_path: Path) -> None:
+    server, url = api
+    server.status, server.error = 503, "secret words of a prompt"
+    unwarmed = dataclasses.replace(plan(), num_warmups=0, priming=Priming.NONE)
+    measured = await measure(url, unwarmed)
+    assert {row.status for row in measured.rows} == {"HTTP_503"}
+    write_run(tmp_path, measured, METRICS)
+    write_report(tmp_path)
+    assert not [each for each in tmp_path.iterdir() if "secret words" in each.read_text()]
+    with pytest.raises(UnavailableError, match="secret words of a prompt"):
+        await measure(url, plan())
+
+
+async def test_an_answer_ends_with_its_last_token_whatever_comes_after(api: tuple[Api, str]) -> None:
+    server, url = api
+    server.usage_waits_for = asyncio.Event()
+    backend = OpenAiBackend(url, "", None, "tokens", 10.0)
+    target = backend.target(Caller("a", "secret", ""), await backend.model())
     answer = Answer()
-    await target.send(Call(pack([1, 2]), 3, "", "id"), answer)
-    assert (answer.status, answer.error) == ("HTTP_429", "busy")
+    running = asyncio.create_task(target.send(Call(pack([1, 2]), 3, "", "id"), answer))
+    while len(answer.arrivals_s) < 3:
+        await asyncio.sleep(0.001)
+    released_s = time.perf_counter()
+    server.usage_waits_for.set()
+    await running
+    assert answer.ended_s is not None
+    assert answer.arrivals_s[-1] - 0.1 <= answer.ended_s <= released_s
     await target.close()
     await backend.close()
 

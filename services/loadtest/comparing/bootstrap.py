@@ -54,10 +54,11 @@ def change(first: Rows, second: Rows, statistic: Statistic, rng: np.random.Gener
         return None
     repeats = max(_LEAST_REPEATS, min(_MOST_REPEATS, _WORK // (first.shape[-1] + second.shape[-1])))
     bases, others = (_drawn(each, statistic, repeats, rng) for each in (first, second))
-    with np.errstate(over="ignore"):  # beside a sample of which nothing is left any change is without bound
-        ratios = others / np.maximum(bases, np.finfo(float).tiny) - 1.0
+    told = bases > 0
+    ratios = np.full(repeats, math.inf)  # beside a sample of which nothing is left any change is without bound
+    ratios[told] = others[told] / bases[told] - 1.0
     tail = 100.0 * (1.0 - CONFIDENCE) / 2.0
-    low, high = np.percentile(ratios, [tail, 100.0 - tail])
+    low, high = np.percentile(ratios, [tail, 100.0 - tail], method="linear" if told.all() else "inverted_cdf")
     return Change(base, other, other / base - 1.0, float(low), float(high))
 
 

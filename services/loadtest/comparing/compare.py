@@ -33,6 +33,7 @@ class Finding(StrEnum):
     WORSE = "worse"
     UNSURE = "no difference shown"
     UNKNOWN = "not measured in both"
+    NOUGHT = "nothing in A to compare with"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,9 +87,10 @@ def _run(folder: Path) -> Run:
 
 
 def _delta(metric: _Metric, first: Run, second: Run, rng: np.random.Generator) -> Delta:
-    found = change(metric.rows(first), metric.rows(second), metric.statistic, rng)
+    rows = (metric.rows(first), metric.rows(second))
+    found = change(*rows, metric.statistic, rng)
     if found is None:
-        finding = Finding.UNKNOWN
+        finding = Finding.NOUGHT if all(each.shape[-1] for each in rows) else Finding.UNKNOWN
     elif not found.is_sure:
         finding = Finding.UNSURE
     else:

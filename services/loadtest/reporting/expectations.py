@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
@@ -109,6 +110,9 @@ def _missed_slo(slo: Slo, rows: Sequence[RequestRow]) -> str:
 
 def _number(whole: str, part: str) -> float:
     try:
-        return float(part)
+        value = float(part)
     except ValueError:
-        raise InvalidRequestError("slo", f"{whole!r}: {part!r} is no number") from None
+        value = math.nan
+    if not math.isfinite(value):
+        raise InvalidRequestError("slo", f"{whole!r}: {part!r} is no number")
+    return value

@@ -173,7 +173,7 @@ def _tiles(result: Result) -> list[Tile]:
     tiles = [
         Tile(f"{result.completed:,}", f"requests completed, {result.failed:,} failed"),
         Tile(f"{result.request_throughput:,.2f}/s", f"requests; {result.output_throughput:,.0f} output tokens/s"),
-        Tile(share(cache.hit_rate), f"hit rate, of at most {share(cache.upper_bound_rate)}"),
+        Tile(share(cache.hit_rate), "hit rate" + _of_at_most(cache.upper_bound_rate)),
     ]
     for outcome, name in ((CacheOutcome.HIT, "hits"), (CacheOutcome.MISS, "misses")):
         found = cache.outcomes.get(outcome)
@@ -184,6 +184,10 @@ def _tiles(result: Result) -> list[Tile]:
     if result.request_goodput is not None:
         tiles.append(Tile(f"{result.request_goodput:,.2f}/s", "requests within all limits"))
     return tiles
+
+
+def _of_at_most(bound: float | None) -> str:
+    return "" if bound is None else f", of at most {share(bound)}"
 
 
 def _errors(run: Run) -> str:

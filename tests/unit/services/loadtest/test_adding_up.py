@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 
 import numpy as np
 import pytest
@@ -83,6 +84,12 @@ def test_the_cache_is_told_with_tiers_bound_and_what_of_it_was_reached() -> None
 def test_requests_without_a_bound_do_not_count_into_what_was_reached() -> None:
     cache = add_up([row(0), row(1, cacheable_tokens=None)], facts({"a": 1.0})).prefix_cache
     assert (cache.cacheable_tokens, cache.reached_share) == (80, 0.8)
+
+
+def test_without_a_bound_none_is_told() -> None:
+    result = add_up([row(0, cacheable_tokens=None)], facts({"a": 1.0}))
+    assert result.prefix_cache.upper_bound_rate is None
+    assert re.search(r"Upper bound of the workload \(%\): +-$", text_block(result), re.MULTILINE)
 
 
 @pytest.mark.parametrize(

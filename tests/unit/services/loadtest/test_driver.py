@@ -92,6 +92,17 @@ async def test_a_closed_loop_has_as_many_callers_as_it_says() -> None:
     assert (len(rows), target.peak) == (20, 3)
 
 
+async def test_a_request_ends_when_its_answer_was_whole() -> None:
+    class Told(Sleepy):
+        async def send(self, call: Call, answer: Answer) -> None:
+            answer.ended_s = time.perf_counter()
+            await Sleepy.send(self, call, answer)
+
+    for status, is_before in ((OK, True), ("DATA_LOSS", False)):
+        _, rows = await drive(Told(0.02, status=status), ClosedLoop(1), Bounds(1, None), sessions())
+        assert (rows[0].end_s - rows[0].sent_s < 0.0199) is is_before
+
+
 async def test_there_are_never_more_callers_than_requests() -> None:
     target = Sleepy()
     tasks: list[int] = []

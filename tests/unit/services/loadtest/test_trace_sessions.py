@@ -104,4 +104,4 @@ def test_a_generated_workload_is_a_trace(tmp_path: Path, workload: str, capsys: 
     assert max(shared) >= 64
     assert main(["replay", str(path), "--block-tokens", "16", "--capacity", "50%"]) == 0
     assert main(["loadtest", "gen", str(path), *flags]) == 1
-    assert "exists" in capsys.readouterr().err
+    assert "is there already" in capsys.readouterr().err

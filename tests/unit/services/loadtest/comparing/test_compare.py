@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -183,3 +184,21 @@ def test_nothing_can_be_said_of_nothing() -> None:
     rng = np.random.default_rng(6)
     assert change(np.zeros(0), np.ones(3), mean, rng) is None
     assert change(np.zeros(3), np.ones(3), mean, rng) is None
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_sample_of_which_nothing_is_left_bounds_nothing() -> None:
+    once = np.array([1.0] + [0.0] * 29)
+    found = change(once, once, mean, np.random.default_rng(1))
+    assert found is not None
+    assert (found.ratio, found.low, found.high) == (0.0, -1.0, math.inf)
+    assert not found.is_sure
+
+
+@pytest.mark.filterwarnings("error")
+def test_a_run_of_one_request_is_compared(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_run_folder(tmp_path / name, [dataclasses.replace(busy_rows(1, seed=1)[0], cached_tokens=0)])
+    found = by_name(compare(tmp_path / "a", tmp_path / "b"))
+    assert found["hit rate"].finding is Finding.NOUGHT
+    assert found["requests per second"].finding is Finding.UNSURE

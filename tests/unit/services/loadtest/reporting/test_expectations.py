@@ -43,7 +43,18 @@ def test_levels_are_written_as_they_are_read() -> None:
 
 
 @pytest.mark.parametrize(
-    "text", ["ttft:500", "speed:p99:5", "ttft:p100:5", "ttft:p99:fast", "ttft:p99:0", "ttft:px:5", ""]
+    "text",
+    [
+        "ttft:500",
+        "speed:p99:5",
+        "ttft:p100:5",
+        "ttft:p99:fast",
+        "ttft:p99:0",
+        "ttft:p99:nan",
+        "ttft:p99:inf",
+        "ttft:px:5",
+        "",
+    ],
 )
 def test_other_levels_are_refused(text: str) -> None:
     with pytest.raises(InvalidRequestError):
