@@ -12,9 +12,9 @@ from services.cli.loadtest_checks import add_check_flags, checked
 from services.cli.loadtest_flags import add_load_flags, add_workload, rates, whole, wholes
 from services.cli.loadtest_gen import generate
 from services.cli.loadtest_isolation import add_isolation_flags, run_isolation
-from services.cli.loadtest_plan import Load, at_point, loads_of
+from services.cli.loadtest_plan import Load, at_point, loads_of, workload_of
 from services.cli.loadtest_report import add_report
-from services.cli.loadtest_running import opened, print_run, result_folder, write_run
+from services.cli.loadtest_running import claimed, opened, print_run, result_folder, write_run
 from services.cli.output import print_table
 from services.loadtest.json_codec import to_json
 from services.loadtest.reporting.report import write_report
@@ -60,9 +60,8 @@ def run(args: argparse.Namespace) -> int:
     if args.assert_isolation:
         return run_isolation(args)
     loads = loads_of(args)
-    with opened(args, loads) as system:
+    with claimed(result_folder(args, workload_of(loads))) as folder, opened(args, loads) as system:
         measured = system.measure(loads)
-    folder = result_folder(args, measured.result.workload)
     print_run(args, folder, measured, write_run(folder, measured, args.percentile_metrics))
     write_report(folder)
     return max(_status(measured.result), checked(args, measured.rows))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
@@ -16,6 +17,7 @@ from services.loadtest.run_plan import CacheStart, Priming
 from services.loadtest.workloads import WorkloadKind, WorkloadSpec
 
 USUAL_RATE, USUAL_NUM_PROMPTS = 2.0, 100
+_LABEL = re.compile(r"[A-Za-z0-9_.-]{0,64}", re.ASCII)
 _PARAMETERS: dict[str, tuple[tuple[str, ...], str]] = {
     "num_prefixes": (("--num-prefixes", "--prefix-repetition-num-prefixes"), "shared prefixes or documents"),
     "prefix_len": (("--prefix-len", "--prefix-repetition-prefix-len"), "tokens of each shared prefix or document"),
@@ -168,7 +170,7 @@ def _add_results(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--result-dir", type=Path, metavar="DIR", help="folder to write (default: a new one in loadtest-results)"
     )
-    group.add_argument("--label", default="", help="is added to the folder's name")
+    group.add_argument("--label", type=_label, default="", help="is added to the folder's name")
     group.add_argument(
         "--percentile-metrics",
         type=_metrics,
@@ -221,6 +223,12 @@ def _callers(text: str) -> int:
     if (value := whole(text)) > MAX_CALLERS:
         raise argparse.ArgumentTypeError(f"{value} is too many; at most {MAX_CALLERS:,}")
     return value
+
+
+def _label(text: str) -> str:
+    if not _LABEL.fullmatch(text):
+        raise argparse.ArgumentTypeError(f"{text!r} is no label; write letters, digits, '.', '_' and '-', at most 64")
+    return text
 
 
 def _metrics(text: str) -> tuple[str, ...]:

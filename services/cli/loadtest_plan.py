@@ -60,6 +60,11 @@ def loads_of(args: argparse.Namespace) -> list[Load]:
     return loads
 
 
+def workload_of(loads: Sequence[Load]) -> str:
+    """What a run's folder is called by."""
+    return "+".join(dict.fromkeys(each.spec.kind for each in loads))
+
+
 def plan_of(args: argparse.Namespace, loads: Sequence[Load], keys: Mapping[str, str]) -> RunPlan:
     """The plan of one run, in a partition of its own unless one is named."""
     start = CacheStart(args.cache_start)

@@ -6,9 +6,10 @@ import argparse
 import asyncio
 import json
 import signal
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +30,7 @@ from services.loadtest.results_folder import (
     RESULT,
     SERVER_METRICS,
     SUMMARY,
+    SWEEP,
     write_document,
     write_rows,
 )
@@ -130,17 +132,35 @@ def _interrupts(stop: asyncio.Event) -> Iterator[None]:
 
 
 def result_folder(args: argparse.Namespace, name: str) -> Path:
-    """A new folder. Raises InvalidRequestError where the one that is named holds a run."""
+    """A new folder that can be written, before anything is measured.
+
+    Raises InvalidRequestError where the one that is named holds a run or cannot be written.
+    """
     if args.result_dir is not None:
         folder: Path = args.result_dir
-        if (folder / RESULT).exists():
+        if (folder / RESULT).exists() or (folder / SWEEP).exists():
             raise InvalidRequestError("result-dir", f"{folder} holds a run; name another folder, or remove it")
     else:
         stem = "-".join(filter(None, (time.strftime("%Y%m%d-%H%M%S", time.gmtime()), name, args.label)))
         numbered = (RESULTS / (f"{stem}-{number}" if number else stem) for number in range(1_000))
         folder = next(each for each in numbered if not each.exists())
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            return folder
+    except OSError as error:
+        raise InvalidRequestError("result-dir", f"{folder} cannot be written: {error.strerror}") from error
+
+
+@contextmanager
+def claimed(folder: Path) -> Iterator[Path]:
+    """Takes the folder away again where nothing came of the run."""
+    try:
+        yield folder
+    except BaseException:
+        with suppress(OSError):  # it holds something
+            folder.rmdir()
+        raise
 
 
 def write_run(folder: Path, measured: Measured, metrics: tuple[str, ...]) -> str:

@@ -54,6 +54,8 @@ def run(args: argparse.Namespace) -> int:
         with tenant_client(args) as client:
             own = client.usage(since, until)
         report = UsageReport((own,), own.counts, None)
+    elif args.key or args.key_file or args.address:
+        raise ValueError("--key, --key-file and --address are of a tenant that asks for its own; add --own")
     else:
         with admin_client(args) as admin:
             report = admin.usage(args.tenant, since, until)

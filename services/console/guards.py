@@ -48,7 +48,7 @@ def is_from_elsewhere(request: Request, host: str) -> bool:
     if request.headers.get("sec-fetch-site", "same-origin") != "same-origin":
         return True
     origin = request.headers.get("origin")
-    if origin is not None and urlsplit(origin).netloc != request.headers.get("host", ""):
+    if origin is not None and _place_of(origin) != request.headers.get("host", ""):
         return True
     return OWN_HEADER not in request.headers
 
@@ -58,6 +58,13 @@ def _host_of(url: str) -> str:
         return urlsplit(url).hostname or ""
     except ValueError:
         return ""
+
+
+def _place_of(url: str) -> str | None:
+    try:
+        return urlsplit(url).netloc
+    except ValueError:
+        return None
 
 
 def _is_open(host: str) -> bool:

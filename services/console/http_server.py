@@ -17,6 +17,8 @@ import structlog
 MAX_CONNECTIONS = 64
 MAX_HEADER_BYTES = 16 << 10
 MAX_BODY_BYTES = 4 << 10
+MAX_FIELDS = 16
+"""Of a query."""
 READ_S = 10.0
 """For a whole request, from its first byte."""
 IDLE_S = 60.0
@@ -56,7 +58,7 @@ Handler = Callable[[Request], Awaitable[Response]]
 
 
 class HttpServer:
-    """Answers by `handler`, which raises nothing."""
+    """Answers by `handler`."""
 
     def __init__(self, handler: Handler) -> None:
         self._handler = handler
@@ -89,8 +91,7 @@ class HttpServer:
         connection = _Connection(reader, writer)
         try:
             while (request := await connection.read()) is not None:
-                async with asyncio.timeout(ANSWER_S):
-                    response = await self._handler(request)
+                response = await self._answered(request)
                 await connection.write(response)
                 if not connection.goes_on():
                     break
@@ -98,6 +99,17 @@ class HttpServer:
             _log.debug("console.connection_ended", reason=type(error).__name__)
         finally:
             writer.transport.abort()
+
+    async def _answered(self, request: Request) -> Response:
+        """What the handler says; what it raises is our fault, and ends no connection. Raises TimeoutError."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                return await self._handler(request)
+        except TimeoutError:
+            raise
+        except Exception as error:
+            _log.error("console.failed", reason=type(error).__name__)
+            return Response(500)
 
 
 class _Connection:
@@ -108,6 +120,7 @@ class _Connection:
         self._writer = writer
         self._http = h11.Connection(h11.SERVER, max_incomplete_event_size=MAX_HEADER_BYTES)
         peer = writer.get_extra_info("peername")
+        self._is_head = False
         self._peer = str(peer[0]) if isinstance(peer, tuple) else ""
 
     async def read(self) -> Request | None:
@@ -124,6 +137,7 @@ class _Connection:
             head = await self._event()
         if not isinstance(head, h11.Request):
             return None
+        self._is_head = head.method == b"HEAD"
         body = bytearray()
         async with asyncio.timeout(READ_S):
             while isinstance(event := await self._event(), h11.Data):
@@ -132,11 +146,15 @@ class _Connection:
                     raise h11.RemoteProtocolError("the body is too large", error_status_hint=413)
         if not isinstance(event, h11.EndOfMessage):
             return None
-        target = urlsplit(head.target.decode("latin-1"))
+        try:
+            target = urlsplit(head.target.decode("latin-1"))
+            query = dict(parse_qsl(target.query, keep_blank_values=True, max_num_fields=MAX_FIELDS))
+        except ValueError as error:
+            raise h11.RemoteProtocolError("the target cannot be read") from error
         return Request(
             method=head.method.decode("ascii"),
             path=target.path,
-            query=dict(parse_qsl(target.query, keep_blank_values=True, max_num_fields=16)),
+            query=query,
             headers={name.decode("latin-1"): value.decode("latin-1") for name, value in head.headers},
             body=bytes(body),
             peer=self._peer,
@@ -156,7 +174,7 @@ class _Connection:
         ]
         parts = [
             self._http.send(h11.Response(status_code=response.status, headers=headers)),
-            self._http.send(h11.Data(data=response.body)),
+            None if self._is_head else self._http.send(h11.Data(data=response.body)),
             self._http.send(h11.EndOfMessage()),
         ]
         self._writer.write(b"".join(part for part in parts if part))

@@ -153,7 +153,7 @@ def _key(request: Request) -> str | None:
     """The key of a login; None where it is no login."""
     try:
         document = json.loads(request.body)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     key = document.get("key") if isinstance(document, dict) else None
     if not isinstance(key, str) or not 0 < len(key) <= MAX_KEY_CHARS:

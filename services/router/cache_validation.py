@@ -10,7 +10,7 @@ from stemcache.v1 import cache_pb2, inference_pb2
 
 from cache_store.errors import InvalidRequestError
 from services.router.generation import CacheMode, EndTokens, GenerationSpec, Sampling
-from services.router.validation import partition_of, prompt_of, ttl_of
+from services.router.validation import partition_of, prompt_of, shown, ttl_of
 from services.tenants.purge import EVERYTHING, ModelScope, PartitionScope, PurgeScope
 
 MAX_PIN_ID_BYTES = 128
@@ -54,7 +54,7 @@ def display_name(request: cache_pb2.PinPrefixRequest) -> str:
     size = len(request.display_name.encode())
     if size > MAX_NAME_BYTES:
         raise InvalidRequestError("display_name", f"display_name has {size} bytes; at most {MAX_NAME_BYTES}")
-    return request.display_name
+    return shown("display_name", request.display_name)
 
 
 def pin_id(request: cache_pb2.UnpinPrefixRequest) -> str:

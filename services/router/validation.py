@@ -6,6 +6,7 @@ The only place where `GenerationSpec` is made. Holds no state.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 
 import numpy as np
@@ -41,6 +42,7 @@ MAX_STOP_TOKEN_IDS = 64
 MAX_SAMPLES = 16
 MAX_TEMPERATURE = 10.0
 
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 _CACHE_MODES: Mapping[int, CacheMode] = {
     pb.CachePolicy.MODE_UNSPECIFIED: CacheMode.READ_WRITE,
     pb.CachePolicy.MODE_READ_WRITE: CacheMode.READ_WRITE,
@@ -108,7 +110,7 @@ def partition_of(field: str, partition: str) -> str:
     size = len(partition.encode())
     if size > MAX_PARTITION_BYTES:
         raise InvalidRequestError(field, f"the partition has {size} bytes; at most {MAX_PARTITION_BYTES}")
-    return partition
+    return shown(field, partition)
 
 
 def ttl_of(field: str, ttl: Duration) -> float:
@@ -125,7 +127,16 @@ def _request_id(request_id: str) -> str:
     size = len(request_id.encode())
     if size > MAX_REQUEST_ID_BYTES:
         raise InvalidRequestError("request_id", f"request_id has {size} bytes; at most {MAX_REQUEST_ID_BYTES}")
-    return request_id
+    return shown("request_id", request_id)
+
+
+def shown(field: str, name: str) -> str:
+    """A name that may be printed: what moves a terminal's cursor or colours it would speak for us there."""
+    if found := _CONTROL.search(name):
+        raise InvalidRequestError(
+            field, f"{field} has a control character (U+{ord(found[0]):04X} at {found.start()}); leave such out"
+        )
+    return name
 
 
 def _cache_mode(policy: pb.CachePolicy) -> CacheMode:
@@ -144,6 +155,7 @@ def _hints(policy: pb.CachePolicy) -> CacheHints:
             "cache_policy.session_id", f"session_id has {size} bytes; at most {MAX_SESSION_ID_BYTES}"
         )
     ttl_s = ttl_of("cache_policy.ttl", policy.ttl) if policy.HasField("ttl") else None
+    shown("cache_policy.session_id", policy.session_id)
     return CacheHints(policy.session_id, policy.session_end, ttl_s)
 
 

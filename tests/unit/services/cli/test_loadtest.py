@@ -11,6 +11,7 @@ from cache_store.errors import InvalidRequestError
 from services.cli.loadtest_plan import Load, at_point, loads_of, plan_of
 from services.cli.main import build_parser, main
 from services.loadtest.arrivals import Bounds, ClosedLoop, OpenLoop, Ramp, RampKind, TraceTimes
+from services.loadtest.results_folder import RESULT, SWEEP
 from services.loadtest.run_plan import RunPlan
 from services.loadtest.workloads import WorkloadKind
 
@@ -173,3 +174,33 @@ def test_points_of_a_sweep_change_the_rate_or_the_callers() -> None:
     assert at_point(load, None, 3).arrival == ClosedLoop(3)
     with pytest.raises(InvalidRequestError):
         at_point(loads(*KEY, "--workload", "trace")[0], 4.0, None)
+
+
+NOWHERE = ["loadtest", "run", "--target", "openai", "http://127.0.0.1:9", "--tokenizer", "/nowhere"]
+
+
+@pytest.mark.parametrize("made", ["run", "sweep", "file"])
+def test_a_folder_that_cannot_be_taken_is_refused_before_anything_is_sent(
+    tmp_path: Path, made: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "runs"
+    if made == "file":
+        folder.write_text("")
+    else:
+        folder.mkdir()
+        (folder / {"run": RESULT, "sweep": SWEEP}[made]).write_text("{}")
+    assert main([*NOWHERE, "--result-dir", str(folder)]) == 1
+    assert f"{folder} {'cannot be written' if made == 'file' else 'holds a run'}" in capsys.readouterr().err
+
+
+def test_a_run_of_which_nothing_came_leaves_no_folder(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([*NOWHERE, "--result-dir", str(tmp_path / "runs")]) == 1
+    assert "tokenizer.json" in capsys.readouterr().err
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.parametrize("label", ["../../x", "a/b", "a b", "x" * 65])
+def test_a_label_is_no_path(label: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        loads(*KEY, "--label", label)
+    assert "is no label" in capsys.readouterr().err

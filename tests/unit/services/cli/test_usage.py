@@ -130,6 +130,12 @@ def test_a_time_that_is_none_is_refused(flags: list[str], capsys: Capture) -> No
     assert "no point in time" in capsys.readouterr().err
 
 
+def test_a_key_is_not_left_unused(flags: list[str], usage: ScriptedUsage, capsys: Capture) -> None:
+    assert main(["usage", "--tenant", "globex", "--key", "sc-acme", *flags]) == ExitCode.REFUSED
+    assert "add --own" in capsys.readouterr().err
+    assert usage.requests == []
+
+
 def test_csv_and_json_have_all_counts(flags: list[str], capsys: Capture) -> None:
     assert main(["usage", "--csv", *flags]) == ExitCode.OK
     rows = list(csv.DictReader(io.StringIO(capsys.readouterr().out)))

@@ -43,6 +43,7 @@ def test_the_page_itself_is_answered(changes: dict[str, str | None]) -> None:
         {"host": "[::1"},
         {"origin": "http://evil.example"},
         {"origin": "null"},
+        {"origin": "http://["},
         {"origin": "http://127.0.0.1:9999"},
         {"sec-fetch-site": "cross-site"},
         {"sec-fetch-site": "same-site"},

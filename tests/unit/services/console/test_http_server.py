@@ -13,6 +13,8 @@ from services.console.http_server import MAX_BODY_BYTES, HttpServer, Request, Re
 
 async def echo(request: Request) -> Response:
     """Says what it was asked."""
+    if request.path == "/raises":
+        raise RecursionError
     said = f"{request.method} {request.path} {sorted(request.query.items())} {request.body.decode()}"
     return Response(200, said.encode(), "text/plain", (("x-own", "1"),))
 
@@ -49,6 +51,13 @@ async def test_requests_are_answered_one_after_the_other(port: int) -> None:
     assert b"x-own: 1" in answer
 
 
+async def test_who_asks_for_the_head_gets_the_head(port: int) -> None:
+    answer = await talk(port, ask("HEAD /a") + ask("GET /b", "", "connection: close"))
+    assert answer.count(b"HTTP/1.1 200") == 2
+    assert b"HEAD /a" not in answer
+    assert b"GET /b" in answer
+
+
 @pytest.mark.parametrize(
     ("data", "status"),
     [
@@ -57,6 +66,9 @@ async def test_requests_are_answered_one_after_the_other(port: int) -> None:
         (ask("POST /", "x" * (MAX_BODY_BYTES + 1)), b"413"),
         (ask("GET /", "", f"x: {'y' * 40_000}"), b"431"),
         (ask("GET /", "", "content-length: 7"), b"400"),
+        (ask("GET //["), b"400"),
+        (ask("GET /?" + "&".join("a" * 17)), b"400"),
+        (ask("GET /raises", "", "connection: close"), b"500"),
     ],
 )
 async def test_what_is_wrong_or_too_large_is_refused(port: int, data: bytes, status: bytes) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -78,3 +79,10 @@ def test_other_files_are_refused(tmp_path: Path, name: str, told: str) -> None:
     (tmp_path / "tenants.yaml").write_text("a: 1")
     with pytest.raises(InvalidRequestError, match=told):
         read_tenants_file(tmp_path / name)
+
+
+def test_the_example_names_no_tenant_that_the_readme_makes() -> None:
+    made = set(re.findall(r"stemcache tenants create (\w+)", Path("README.md").read_text()))
+    named = {each.tenant for each in read_tenants_file(Path("infra/loadtest/two-tenants.toml"))}
+    assert "acme" in made
+    assert not made & named

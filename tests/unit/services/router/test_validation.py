@@ -86,6 +86,9 @@ def test_prompts_of_all_forms() -> None:
 
 BAD: list[tuple[str, Callable[[pb.GenerateRequest], object]]] = [
     ("request_id", lambda r: setattr(r, "request_id", "é" * 65)),
+    ("request_id", lambda r: setattr(r, "request_id", "a\x1b[31m")),
+    ("cache_policy.partition", lambda r: setattr(r.cache_policy, "partition", "a\nb")),
+    ("cache_policy.session_id", lambda r: setattr(r.cache_policy, "session_id", "a\x9b31m")),
     ("prompt", lambda r: r.ClearField("prompt")),
     ("prompt.text", lambda r: setattr(r.prompt, "text", "")),
     ("prompt.token_ids.packed", lambda r: setattr(r.prompt.token_ids, "packed", b"")),
