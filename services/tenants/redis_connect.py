@@ -19,7 +19,12 @@ CONNECT_DEADLINE_S = 2.0
 @asynccontextmanager
 async def control_store(url: str, master: MasterKey, clock: Clock) -> AsyncIterator[ControlStore]:
     """The store, whose connections are closed at the end. Nothing is connected before the first call."""
-    redis = Redis.from_url(url, socket_connect_timeout=CONNECT_DEADLINE_S, retry=Retry(NoBackoff(), 0))
+    redis = Redis.from_url(
+        url,
+        socket_timeout=None,  # each call has a deadline; redis-py's own swallows cancellations (asyncio.wait_for does)
+        socket_connect_timeout=CONNECT_DEADLINE_S,
+        retry=Retry(NoBackoff(), 0),
+    )
     try:
         yield ControlStore(redis, master, clock)
     finally:

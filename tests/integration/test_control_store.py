@@ -22,6 +22,7 @@ from cache_store.errors import (
 from services.tenants.adapter import LoadedAdapter
 from services.tenants.api_key import matches, parse
 from services.tenants.model import KeyId
+from services.tenants.redis_connect import control_store
 from services.tenants.redis_store import CONTROL_KEY, ControlStore, Imported
 from services.tenants.state import CONTROL_SCHEMA
 from tests.support.control import MASTER, OTHER_MASTER, operator_client, raw_control
@@ -51,6 +52,21 @@ async def test_what_is_written_is_read_back_equal(store: ControlStore) -> None:
     assert state == key.state
     assert state.table.tenant_by_name("acme") == made.value
     assert state.generation == 2
+
+
+async def test_a_call_that_is_cancelled_ends_so_whenever_that_is(redis_server: RedisServer) -> None:
+    """Else what calls again and again goes on, and whoever waits for its end waits for ever."""
+    async with control_store(redis_server.urls.operator, MASTER, ManualClock()) as store:
+        await store.read_head_text()
+        num_cancelled = 0
+        for num_steps in range(60):
+            call = asyncio.create_task(store.read_head_text())
+            for _ in range(num_steps):
+                await asyncio.sleep(0)
+            num_cancelled += call.cancel()
+            await asyncio.wait((call,))
+            assert call.cancelled() or not call.cancelling(), f"it went on after {num_steps} steps"
+        assert num_cancelled > 5
 
 
 async def test_neither_secrets_nor_keys_stand_in_redis(store: ControlStore, redis: Redis) -> None:
