@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import ray
+from google.protobuf import timestamp_pb2
 from stemcache.worker.v1 import worker_pb2
 
 from cache_store.drain_token import sign_drain
@@ -24,7 +25,8 @@ from services.cluster.ray_cluster import RayCluster, _Actor
 from services.cluster.valkey import EmbeddedValkey
 from services.cluster.worker_part import PlacedState, WorkerSpec
 from tests.support.breakable_actor import BreakableActor
-from tests.support.worker_host import CLUSTER_KEY, WorkerClient, digest_config, digest_domain
+from tests.support.memory_stores import MemoryStores
+from tests.support.worker_host import CLUSTER_KEY, WorkerClient, digest_config, digest_domain, running_workers
 from worker.actor import Reach, actor_environment
 from worker.config import KvBytes, WorkerConfig
 
@@ -162,8 +164,14 @@ def test_a_worker_that_was_drained_ends_its_process_and_stays_away(
 async def drain(record: WorkerRecord) -> None:
     """Tells a worker to leave, as a router does."""
     token = sign_drain(CLUSTER_KEY, record.incarnation, time.time() + 10.0)
-    request = worker_pb2.DrainRequest(protocol_version=PROTOCOL_VERSION, drain_token=token)
-    async with WorkerClient(record.address, record.incarnation) as client:
+    now = timestamp_pb2.Timestamp()
+    now.FromNanoseconds(time.time_ns())
+    async with (
+        running_workers([digest_config("worker-that-stays")], MemoryStores().connect) as (other,),
+        WorkerClient(record.address, record.incarnation) as client,
+    ):
+        taker = worker_pb2.DrainPeer(address=other.address, incarnation=other.incarnation, clock_time=now)
+        request = worker_pb2.DrainRequest(protocol_version=PROTOCOL_VERSION, drain_token=token, peers=[taker])
         await client.stub.Drain(request, timeout=30)
 
 

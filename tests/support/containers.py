@@ -178,7 +178,10 @@ class Container:
             f'cp {shlex.quote(str(self._hosts))} "$r/etc/hosts"',
         ]
         for part in (ROOT, Path(sys.prefix), Path(sys.base_prefix)):
-            if part.stat().st_dev != Path("/").stat().st_dev:  # an overlay has one file system of what lies below
+            is_hidden = part.is_relative_to("/tmp") or part.is_relative_to("/run")
+            if (
+                is_hidden or part.stat().st_dev != Path("/").stat().st_dev
+            ):  # an overlay has one file system
                 lines.append(f'mkdir -p "$r{part}"; mount --rbind {shlex.quote(str(part))} "$r{part}"')
         for folder in image.scratch:
             lines.append(f'mkdir -p "$r{folder}"; mount -t tmpfs -o uid={USER},gid={USER},mode=700 tmpfs "$r{folder}"')
