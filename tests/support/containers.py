@@ -179,9 +179,7 @@ class Container:
         ]
         for part in (ROOT, Path(sys.prefix), Path(sys.base_prefix)):
             is_hidden = part.is_relative_to("/tmp") or part.is_relative_to("/run")
-            if (
-                is_hidden or part.stat().st_dev != Path("/").stat().st_dev
-            ):  # an overlay has one file system
+            if is_hidden or part.stat().st_dev != Path("/").stat().st_dev:  # an overlay has one file system
                 lines.append(f'mkdir -p "$r{part}"; mount --rbind {shlex.quote(str(part))} "$r{part}"')
         for folder in image.scratch:
             lines.append(f'mkdir -p "$r{folder}"; mount -t tmpfs -o uid={USER},gid={USER},mode=700 tmpfs "$r{folder}"')
