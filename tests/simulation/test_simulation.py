@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import subprocess
 import sys
@@ -13,7 +14,7 @@ import pytest
 from tests.simulation.__main__ import command_of
 from tests.simulation.kept_seeds import KEPT_SEEDS
 from tests.simulation.plan import FaultKind, make_plan, with_workers_refused
-from tests.simulation.world import run_plan, run_seed
+from tests.simulation.world import World, run_plan, run_seed
 
 ROOT = Path(__file__).parents[2]
 NUM_SEEDS = 300
@@ -68,6 +69,15 @@ def test_a_seed_runs_the_same_way_in_every_process() -> None:
         digests.add("".join(line for line in done.stdout.splitlines(keepends=True) if "digest" in line))
     assert len(digests) == 1, digests
     assert len(next(iter(digests)).splitlines()) == 6
+
+
+def test_a_run_leaves_nothing_to_the_next_ones() -> None:
+    run_seed(0)
+    num_frozen = gc.get_freeze_count()
+    run_seed(1)
+    gc.collect()
+    assert gc.get_freeze_count() == num_frozen, "what is frozen is never freed"
+    assert not any(isinstance(each, World) for each in gc.get_objects())
 
 
 def test_another_seed_runs_another_way() -> None:

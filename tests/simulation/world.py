@@ -98,12 +98,13 @@ def run_plan(plan: Plan, seed: int) -> Result:
 @contextmanager
 def _without_garbage_collection() -> Iterator[None]:
     """Nothing of a dead process may be cleaned away while a run lasts: its `finally` would run."""
+    gc.collect()  # the run before, whose world nobody holds any more
+    if not gc.get_freeze_count():
+        gc.freeze()  # the program, which need not be looked through again; never a run, which would stay for ever
     gc.disable()
     try:
         yield
     finally:
-        gc.collect()
-        gc.freeze()  # what is left is the program, which need not be looked through again
         gc.enable()
 
 
