@@ -156,7 +156,6 @@ class Fetches:
         tokens = part(tokens, 0, (num_here + num_blocks) * self._block_size)
         fetch = self._order(hint, domain, tokens, num_here, MAX_TIMEOUT_S)
         fetch.used_s = used_s
-        fetch.worth_s = self._cost.timeout_s(num_blocks)
         return fetch.state
 
     def arrived(self, fetched: Fetched) -> None:
@@ -203,7 +202,7 @@ class Fetches:
         now_s = self._clock.monotonic_s()
         for fetch in tuple(self._running.values()):
             if now_s > fetch.until_s:
-                self._cost.note_failure(fetch.order.peer.incarnation)
+                self._cost.note_failure(fetch.order.domain.tenant, fetch.order.peer.incarnation)
                 self.counts = replace(self.counts, failed_fetches=self.counts.failed_fetches + 1)
                 self._give_up(fetch)
         for fetch in tuple(self._running.values()):
@@ -215,6 +214,7 @@ class Fetches:
         """Raises AssertionError where the books do not agree."""
         assert len(self._running) <= MAX_FETCHES, "too many fetches at once"
         assert sum(each.num_bytes for each in self._all()) <= max(MAX_BYTES, self._block_bytes)
+        self._cost.check_invariants()
         assert all(each.state.end_s is None for each in self._landing), "what has landed is remembered"
         for identifier, fetch in self._running.items():
             assert fetch.order.id == identifier
@@ -249,7 +249,8 @@ class Fetches:
         passed_s, patience_s = self._clock.monotonic_s() - fetch.began_s, fetch.patience_s(num_more)
         if fetch.order.timeout_s - passed_s <= patience_s:
             return True
-        expected_s = self._cost.fetch_s(fetch.order.peer.incarnation, fetch.order.num_blocks)
+        order = fetch.order
+        expected_s = self._cost.fetch_s(order.domain.tenant, order.peer.incarnation, order.num_blocks)
         return expected_s is not None and abs(expected_s - passed_s) <= patience_s
 
     def _order_worthwhile(
@@ -258,12 +259,13 @@ class Fetches:
         num_wanted = min(num_there - num_here, self._num_allowed(domain))
         if num_wanted <= 0:
             return None
-        num_blocks = self._cost.num_worthwhile(hint.incarnation, num_wanted)
+        tenant, peer = domain.tenant, hint.incarnation
+        num_blocks = self._cost.num_worthwhile(tenant, peer, num_wanted)
         if num_blocks == 0:
             self.counts = replace(self.counts, declined_fetches=self.counts.declined_fetches + 1)
             return None
         wanted = part(tokens, 0, (num_here + num_blocks) * self._block_size)
-        return self._order(hint, domain, wanted, num_here, self._cost.timeout_s(num_blocks))
+        return self._order(hint, domain, wanted, num_here, self._cost.timeout_s(tenant, peer, num_blocks))
 
     def _order(
         self, hint: PeerHint, domain: Domain, tokens: PackedTokens, first_block: int, timeout_s: float
@@ -282,7 +284,7 @@ class Fetches:
             timeout_s=timeout_s,
         )
         state = SwapIn(first_block, (Elsewhere.PEER,) * num_blocks)
-        fetch = _Fetch(order, state, self._clock.monotonic_s(), worth_s=timeout_s)
+        fetch = _Fetch(order, state, self._clock.monotonic_s(), self._cost.worth_s(num_blocks))
         self._running[order.id] = fetch
         self.counts = replace(self.counts, fetches=self.counts.fetches + 1)
         self._peers.order(order)
@@ -308,14 +310,16 @@ class Fetches:
         return len(match.blocks)
 
     def _note(self, fetch: _Fetch, fetched: Fetched) -> None:
-        peer, num_blocks = fetch.order.peer.incarnation, len(fetched.blocks)
-        self._cost.note(peer, num_blocks, fetched.opening_s, fetched.transfer_s)
+        tenant, peer = fetch.order.domain.tenant, fetch.order.peer.incarnation
+        num_blocks = len(fetched.blocks)
+        self._cost.note(tenant, peer, num_blocks, fetched.opening_s, fetched.transfer_s)
         if fetched.is_failed:
-            self._cost.note_failure(peer)
+            self._cost.note_failure(tenant, peer)
         elif fetched.late_s is not None:
-            self._cost.note_late(peer, fetched.late_s)
+            # as many are not asked for again: they take longer to come than to be computed
+            self._cost.note_late(tenant, peer, fetched.late_s and max(fetched.late_s, fetch.worth_s))
         else:
-            self._cost.note_success(peer)
+            self._cost.note_success(tenant, peer)
         self.counts = replace(
             self.counts,
             failed_fetches=self.counts.failed_fetches + (fetched.is_failed or num_blocks == 0),

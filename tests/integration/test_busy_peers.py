@@ -1,4 +1,4 @@
-"""Peers that are at work or full: they are no peers that are away, whoever asked them."""
+"""Peers that are at work or full are no peers that are away; those that are away are so for who asked them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cache_store.domain import Domain
 from tests.support.memory_stores import MemoryStores
 from tests.support.peer_calls import BLOCK_SIZE, HostilePeer, hostile_peer, opening, until
 from tests.support.worker_host import WorkerClient, client_of, digest_config, digest_domain, running_workers
-from worker import rpc_fetch, rpc_peers
+from worker import fetch_cost, rpc_fetch, rpc_peers
 from worker.digest_runner import digest_model
 from worker.host import WorkerHost
 
@@ -37,6 +37,11 @@ async def stall(_: Any, write: Any) -> None:
     await asyncio.sleep(60)
 
 
+async def spoil(_: Any, write: Any) -> None:
+    """Sends something else than it was asked for."""
+    await write(opening(1))
+
+
 async def fetched(
     node: Node, domain: Domain, prompt: Iterable[int], num_blocks: int = 0, peer: HostilePeer | WorkerHost | None = None
 ) -> int:
@@ -55,21 +60,33 @@ async def test_who_is_late_with_a_few_blocks_does_not_rest(nodes: list[Node]) ->
     asker = nodes[0]
     await fetched(asker, ACME, range(2_000, 2_200))  # its speed of computing is known from now on
     async with hostile_peer(stall) as peer:
-        await fetched(asker, GLOBEX, range(1, 60), 3, peer)
+        await fetched(asker, ACME, range(1_001, 1_060), 3, peer)
         await fetched(asker, ACME, range(1, 800), 49, peer)
-        assert peer.num_asked == 2, "one tenant's small question has kept another one's away"
+        assert peer.num_asked == 2, "a small question has kept a large one away"
+
+
+async def test_who_fails_one_tenant_rests_for_no_other_one(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fetch_cost, "MIN_REST_S", 600.0)
+    monkeypatch.setattr(fetch_cost, "MAX_REST_S", 600.0)
+    asker = nodes[0]
+    async with hostile_peer(spoil) as peer:
+        await fetched(asker, ACME, range(1, 200), 12, peer)
+        await fetched(asker, ACME, range(1_001, 1_200), 12, peer)
+        assert peer.num_asked == 1, "it rests for who has seen it fail"
+        await fetched(asker, GLOBEX, range(1, 200), 12, peer)
+        assert peer.num_asked == 2
 
 
 async def test_who_has_no_place_for_a_question_does_not_rest(
     nodes: list[Node], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asker, holder = nodes
-    for domain in (ACME, GLOBEX):
-        await fetched(holder, domain, range(1, 400))
+    for start in (1, 1_001):
+        await fetched(holder, ACME, range(start, start + 399))
     with monkeypatch.context() as full:
         full.setattr(rpc_peers, "MAX_ANSWERS", 0)
         assert await fetched(asker, ACME, range(1, 400), 24, holder[0]) == 0
-    assert await fetched(asker, GLOBEX, range(1, 400), 24, holder[0]) == 24 * BLOCK_SIZE
+    assert await fetched(asker, ACME, range(1_001, 1_400), 24, holder[0]) == 24 * BLOCK_SIZE
 
 
 async def test_a_channel_that_is_used_is_kept(nodes: list[Node], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,6 +7,7 @@ from tests.mutants.catalogue import Mutant
 FETCHES = "tests/unit/worker/test_fetches.py"
 STREAM = "tests/unit/worker/test_peer_stream.py"
 TOKENS = "tests/unit/cache_store/test_peer_tokens.py"
+FETCH_TENANTS = "tests/unit/worker/test_fetch_tenants.py"
 COST = "tests/unit/worker/test_fetch_cost.py"
 GIVING = "tests/unit/worker/test_give_away.py"
 RPC = "tests/integration/test_worker_peers.py"
@@ -117,6 +118,14 @@ PEERS = (
         f"{FETCHES}::test_who_waits_for_a_fetch_is_not_said_to_compute",
     ),
     Mutant(
+        "fetch-speed-of-all",
+        "what one tenant's fetches come to decides whether another one's blocks are fetched",
+        "worker/fetch_cost.py",
+        "return self._of(tenant, peer) if peer in self._tenants.get(tenant, ()) else None",
+        "return next((peers[peer] for peers in self._tenants.values() if peer in peers), None)",
+        f"{FETCH_TENANTS}::test_another_tenant_fetches_as_if_it_had_not_been",
+    ),
+    Mutant(
         "fetch-no-hysteresis",
         "what was declined is tried again as soon as it is no slower",
         "worker/fetch_cost.py",
@@ -198,7 +207,7 @@ PEERS = (
     ),
     Mutant(
         "late-is-away",
-        "a peer that is late with a few blocks rests for everybody",
+        "a peer that is late with a few blocks rests",
         "worker/rpc_fetch.py",
         "is_failed = order.timeout_s >= PATIENCE_S",
         "is_failed = True",
@@ -217,7 +226,7 @@ PEERS = (
         "a peer that fails rests no longer the second time",
         "worker/fetches.py",
         "        if fetched.is_failed:\n",
-        "        self._cost.note_success(peer)\n        if fetched.is_failed:\n",
+        "        self._cost.note_success(tenant, peer)\n        if fetched.is_failed:\n",
         f"{FETCHES}::test_a_peer_that_goes_on_failing_rests_longer_each_time",
     ),
 )

@@ -402,9 +402,15 @@ def test_who_shares_little_with_a_fetch_does_not_wait_for_all_of_it() -> None:
     short = asker.submit([*PROMPT[:4], 7, 8, 9])
     asker.run_until_idle()
     assert asker.answers[short].has_ended
+    less = asker.submit([*PROMPT[:16], 7, 8, 9])
+    asker.run_until_idle()
+    asker.assert_exact(short, less)
     most = asker.submit([*PROMPT[:36], 7, 8, 9])
     asker.run_until_idle()
-    asker.assert_exact(short, most)
+    assert not asker.answers[most].has_ended, "a first fetch ends before so much was computed"
+    asker.peers.end_all()
+    asker.run_until_idle()
+    asker.assert_exact(most)
 
 
 def test_nobody_waits_for_what_a_drain_brings_for_longer_than_computing_takes() -> None:
