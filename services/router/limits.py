@@ -21,11 +21,12 @@ class Concurrency:
         self._max_total = max_total
         self._max_per_tenant = max_per_tenant
         self._running: Counter[TenantId] = Counter()
+        self._total = 0
 
     @property
     def total(self) -> int:
         """Places taken."""
-        return self._running.total()
+        return self._total
 
     def acquire(self, tenant: TenantId) -> None:
         """Takes a place. Raises LimitExceededError or UnavailableError; the tenant's own limit is told first."""
@@ -35,9 +36,10 @@ class Concurrency:
                 f"your tenant has {self._running[tenant]} {self._subject}, which is its limit; wait for one to end",
                 RETRY_AFTER_S,
             )
-        if self.total >= self._max_total:
+        if self._total >= self._max_total:
             raise UnavailableError("the cluster is full; try again", RETRY_AFTER_S)
         self._running[tenant] += 1
+        self._total += 1
 
     @contextmanager
     def held(self, tenant: TenantId) -> Iterator[None]:
@@ -52,5 +54,6 @@ class Concurrency:
         """Gives a place back."""
         assert self._running[tenant] > 0, "a place was given back twice"
         self._running[tenant] -= 1
+        self._total -= 1
         if not self._running[tenant]:
             del self._running[tenant]
