@@ -45,7 +45,7 @@ from worker.peers import Fetched
 from worker.publisher import Publisher, Stores
 from worker.quota_watch import APPLY_TIMEOUT_S, QuotaWatch
 from worker.rpc import WorkerServicer
-from worker.rpc_departure import Departure
+from worker.rpc_departure import Departure, StayingHealth
 from worker.rpc_fetch import PeerClient
 from worker.rpc_retire import Identity, Retirement
 from worker.rpc_tls import add_port
@@ -117,7 +117,7 @@ class WorkerHost:
         self._stop = asyncio.Event()
         self._retirement = Retirement(self._thread, identity, self._clock)
         self._departure = Departure(
-            self._retirement, identity, self._health, self._begin_drain, self._stop.set, self._clock
+            self._retirement, identity, self._serves, self._begin_drain, self._stop.set, self._clock
         )
         self._server = grpc.aio.server(options=_server_options(self._model))
         self._quotas = QuotaWatch(
@@ -232,11 +232,13 @@ class WorkerHost:
             raise PreconditionError("this worker is leaving already")
         return await self._departure.obey(order)
 
+    def _serves(self) -> bool:
+        return self.healthy and not self._servicer.draining and not self._stop.is_set()
+
     async def _begin_drain(self) -> None:
         self._servicer.drain()
         self._publisher.renew_soon()
         await self._health.set(SERVICE, health_pb2.HealthCheckResponse.NOT_SERVING)
-        await self._departure.say_stays(health_pb2.HealthCheckResponse.NOT_SERVING)
         _log.info("draining", open_requests=self._thread.num_open)
 
     async def stop(self) -> None:
@@ -268,7 +270,8 @@ class WorkerHost:
 
     async def _open(self) -> None:
         worker_pb2_grpc.add_WorkerServiceServicer_to_server(self._servicer, self._server)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
+        answers = StayingHealth(self._health, self._incarnation, lambda: self._departure.stays)
+        health_pb2_grpc.add_HealthServicer_to_server(answers, self._server)
         try:
             port = self._bind()
             await self._server.start()
@@ -282,7 +285,6 @@ class WorkerHost:
         self._thread.start()
         for service in (SERVICE, self._incarnation):  # by the latter a router finds that it is who it was
             await self._health.set(service, health_pb2.HealthCheckResponse.SERVING)
-        await self._departure.say_stays(health_pb2.HealthCheckResponse.SERVING)
         self._supervision = asyncio.create_task(self._supervise(), name="worker-host")
         _log.info("worker_started", worker_id=self._config.worker_id, address=self._address, model=self._model.name)
 
@@ -331,6 +333,7 @@ class WorkerHost:
             _log.error("worker_failed", worker_id=self._config.worker_id, exc_info=self._failure)
             self._thread.abandon(self._failure)
         self._servicer.drain()
+        await self._departure.close()
         await self._health.enter_graceful_shutdown()
         publishing.cancel()
         await asyncio.wait((publishing,))

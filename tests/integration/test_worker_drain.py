@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager
@@ -11,11 +10,9 @@ from typing import Any
 
 import grpc
 import pytest
-from google.protobuf import duration_pb2, timestamp_pb2
 from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
 
 from cache_store.domain import Domain, DomainTag
-from cache_store.drain_token import sign_drain
 from cache_store.errors import LeavingError, PreconditionError
 from cache_store.fence import FenceNotice
 from cache_store.fence_document import sign_notice
@@ -34,6 +31,7 @@ from tests.support.worker_host import (
     client_of,
     digest_config,
     digest_domain,
+    drain_order,
     running_workers,
 )
 from worker import rpc_retire
@@ -293,7 +291,7 @@ async def test_a_step_that_outlasts_the_order_ends_in_leaving_all_the_same(monke
         running = asyncio.create_task(client.execute(ACME, PROMPTS[0], max_tokens=4))
         while not host.thread.num_open:
             await asyncio.sleep(0.01)
-        response = await client.stub.Drain(order(host, other), timeout=30)
+        response = await client.stub.Drain(drain_order(host, other), timeout=30)
         assert response.handed_over_requests == 0
         assert len((await running).tokens[0]) == 4
         await asyncio.wait_for(host.wait_ended(), 20)
@@ -305,7 +303,7 @@ async def test_of_two_that_are_to_leave_at_once_one_stays() -> None:
     async with AsyncExitStack() as stack:
         hosts = await stack.enter_async_context(running_workers(configs, MemoryStores().connect))
         clients = [await stack.enter_async_context(client_of(host)) for host in hosts]
-        orders = [order(*hosts), order(*reversed(hosts))]
+        orders = [drain_order(*hosts), drain_order(*reversed(hosts))]
         calls = (client.stub.Drain(each, timeout=30) for client, each in zip(clients, orders, strict=True))
         answers = await asyncio.gather(*calls, return_exceptions=True)
         refused = [at for at, answer in enumerate(answers) if isinstance(answer, grpc.aio.AioRpcError)]
@@ -314,21 +312,7 @@ async def test_of_two_that_are_to_leave_at_once_one_stays() -> None:
         for at in refused:
             assert len((await clients[at].execute(ACME, PROMPTS[0], max_tokens=2)).tokens[0]) == 2
         with pytest.raises(grpc.aio.AioRpcError, match="none of the workers"):
-            await clients[refused[0]].stub.Drain(order(hosts[refused[0]]), timeout=30)
-
-
-def order(leaver: WorkerHost, *takers: WorkerHost) -> worker_pb2.DrainRequest:
-    """To leave, with those that would take over."""
-    now = timestamp_pb2.Timestamp()
-    now.FromNanoseconds(time.time_ns())
-    return worker_pb2.DrainRequest(
-        protocol_version=PROTOCOL_VERSION,
-        drain_token=sign_drain(CLUSTER_KEY, leaver.incarnation, time.time() + 15.0),
-        peers=[
-            worker_pb2.DrainPeer(address=each.address, incarnation=each.incarnation, clock_time=now) for each in takers
-        ],
-        grace_duration=duration_pb2.Duration(seconds=10),
-    )
+            await clients[refused[0]].stub.Drain(drain_order(hosts[refused[0]]), timeout=30)
 
 
 async def test_nobody_takes_what_there_is_nobody_for(leaving: WorkerHost) -> None:

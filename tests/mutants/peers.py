@@ -9,6 +9,7 @@ STREAM = "tests/unit/worker/test_peer_stream.py"
 TOKENS = "tests/unit/cache_store/test_peer_tokens.py"
 FETCH_TENANTS = "tests/unit/worker/test_fetch_tenants.py"
 COST = "tests/unit/worker/test_fetch_cost.py"
+DEPARTURE = "tests/integration/test_departure.py"
 GIVING = "tests/unit/worker/test_give_away.py"
 RPC = "tests/integration/test_worker_peers.py"
 
@@ -204,6 +205,22 @@ PEERS = (
         "if not takers:",
         "if not order.peers:",
         "tests/integration/test_worker_drain.py::test_of_two_that_are_to_leave_at_once_one_stays",
+    ),
+    Mutant(
+        "stays-away",
+        "a worker whose departure broke says for ever that it does not stay",
+        "worker/rpc_departure.py",
+        "        finally:\n            self._is_under_way = False\n",
+        "        self._is_under_way = False\n",
+        f"{DEPARTURE}::test_what_goes_wrong_while_it_asks_leaves_it_where_it_was",
+    ),
+    Mutant(
+        "stays-and-drains",
+        "a worker that drains says that it stays when an order to leave is refused",
+        "worker/rpc_departure.py",
+        "return self._serves() and not self._is_under_way",
+        "return not self._is_under_way",
+        f"{DEPARTURE}::test_a_worker_that_is_drained_while_it_asks_does_not_stay",
     ),
     Mutant(
         "late-is-away",

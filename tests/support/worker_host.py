@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
+from google.protobuf import duration_pb2, timestamp_pb2
 from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
 
 from cache_store.clock import SystemClock
 from cache_store.domain import Domain, Epoch, FormatDigest
+from cache_store.drain_token import sign_drain
 from cache_store.fence import FenceOrder
 from cache_store.index import Incarnation
 from cache_store.registry import PROTOCOL_VERSION, WorkerId
@@ -160,3 +162,17 @@ class WorkerClient:
 def client_of(host: WorkerHost) -> WorkerClient:
     """A client of a running host."""
     return WorkerClient(host.address, host.incarnation)
+
+
+def drain_order(leaver: WorkerHost, *takers: WorkerHost) -> worker_pb2.DrainRequest:
+    """To leave, with those that would take over."""
+    now = timestamp_pb2.Timestamp()
+    now.FromNanoseconds(time.time_ns())
+    return worker_pb2.DrainRequest(
+        protocol_version=PROTOCOL_VERSION,
+        drain_token=sign_drain(CLUSTER_KEY, leaver.incarnation, time.time() + 15.0),
+        peers=[
+            worker_pb2.DrainPeer(address=each.address, incarnation=each.incarnation, clock_time=now) for each in takers
+        ],
+        grace_duration=duration_pb2.Duration(seconds=10),
+    )
