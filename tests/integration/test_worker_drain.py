@@ -152,10 +152,12 @@ async def test_who_says_nothing_is_asked_no_further(leaving: WorkerHost) -> None
 
 
 async def test_who_ends_in_the_middle_costs_what_it_was_to_take(leaving: WorkerHost) -> None:
-    servers = []
+    servers: list[grpc.aio.Server] = []
+    stopping: list[asyncio.Task[None]] = []
 
     async def ends(_: str, __: Any) -> int:
-        await servers[0].stop(0)
+        stopping.append(asyncio.create_task(servers[0].stop(0)))
+        await asyncio.shield(stopping[0])  # which cancels this call, and has to come to its end
         return 2
 
     async def adopt(_: str, __: Any) -> int:
