@@ -19,9 +19,10 @@ from services.client.channel import (
     credential_metadata,
     operator_metadata,
 )
-from services.client.errors import api_errors
+from services.client.errors import ApiUnavailableError, api_errors
 from services.client.requests import GenerationRequest, Prompt, Tokens
 from services.client.results import Generation, GenerationEvent, ModelCard, Tokenized
+from services.client.unbroken import UnbrokenStream
 from services.client.usage_requests import usage_message
 from services.client.usage_results import TenantUsage, own_usage_of
 from services.tls import Trust
@@ -73,16 +74,24 @@ class AsyncStemcacheClient:
         return messages.generation_of(response)
 
     async def stream(self, request: GenerationRequest) -> AsyncIterator[GenerationEvent]:
-        """Runs a request and yields its events as they come. Closing the iterator early cancels the request."""
-        message = pb.GenerateStreamRequest(request=messages.generate_message(request))
-        call = self._stub.GenerateStream(message, timeout=self._timeout_s, metadata=self._metadata)
-        try:
-            with api_errors():
-                async for response in call:
-                    if (event := messages.event_of(response)) is not None:
-                        yield event
-        finally:
-            call.cancel()
+        """Runs a request and yields its events as they come. Closing the iterator early cancels the request.
+
+        Where its router is lost it goes on at another one (`services/client/unbroken.py`).
+        """
+        stream = UnbrokenStream(request, self._timeout_s)
+        is_over = False
+        while not is_over:
+            call = self._stub.GenerateStream(stream.message, timeout=stream.left_s, metadata=self._metadata)
+            try:
+                with api_errors():
+                    async for response in call:
+                        if (event := stream.take(response)) is not None:
+                            yield event
+                is_over = True
+            except ApiUnavailableError as error:
+                stream.lose(error)
+            finally:
+                call.cancel()
 
     async def cancel(self, request_id: str) -> bool:
         """Ends a running request; False where the tenant runs none of that id."""

@@ -38,6 +38,8 @@ class ScriptedApi(rpc.InferenceServiceServicer, cache_pb2_grpc.CacheServiceServi
         self.pin = cache_pb2.Pin(pin_id="pin-1", display_name="n", model="m", block_count=6, size_bytes=3 << 20)
         self.metadata: dict[str, str] = {}
         self.events: list[pb.GenerateStreamResponse] = []
+        self.first_events: list[list[pb.GenerateStreamResponse]] = []
+        """Of the first streams, instead of `events`."""
         self.raw_details: bytes | None = None
         self.hold_stream = False
         self.last_failure: list[Failure] = []
@@ -83,7 +85,7 @@ class ScriptedApi(rpc.InferenceServiceServicer, cache_pb2_grpc.CacheServiceServi
         self.requests.append(request.request)
         context.add_callback(self.stream_ended.set)
         self._enter(context)
-        yield from self.events
+        yield from self.first_events.pop(0) if self.first_events else self.events
         if self.hold_stream:
             self.stream_ended.wait(timeout=10)
         self._fail(self.last_failure, context)

@@ -108,16 +108,6 @@ def test_bad_input_is_not_retried(api: ScriptedApi) -> None:
     assert len(api.requests) == 1
 
 
-def test_stream_is_not_retried_after_its_first_event(api: ScriptedApi) -> None:
-    api.events, api.last_failure = _events()[:2], [UNAVAILABLE]
-    with StemcacheClient(api.address, "key") as client:
-        stream = client.stream(GenerationRequest("text"))
-        assert isinstance(next(stream), GenerationStarted)
-        with pytest.raises(ApiUnavailableError):
-            list(stream)
-    assert len(api.requests) == 1
-
-
 def test_stream_yields_events(api: ScriptedApi) -> None:
     api.events = _events()
     with StemcacheClient(api.address, "key") as client:

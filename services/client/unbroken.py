@@ -1,0 +1,122 @@
+"""A stream that goes on when the router that answered is lost: asked again, and what its reader has is left out.
+
+gRPC repeats a call only until the first message of its answer. After it the same request is sent once more: to a router
+that runs it, which tells everything from the start, or to another one, which computes it again, most of the prompt from
+the cache. Tokens follow from prompt, sampling and seed, so the answer is the same; each one that the reader has is
+compared. The seed of a request that names none is therefore drawn here. Owned by the iterator that reads the stream.
+"""
+
+from __future__ import annotations
+
+import secrets
+import time
+from dataclasses import dataclass, field, replace
+
+import grpc
+from stemcache.v1 import inference_pb2 as pb
+
+from services.client import messages
+from services.client.errors import ApiAbortedError, ApiUnavailableError, ErrorDetails
+from services.client.requests import GenerationRequest
+from services.client.results import (
+    Completion,
+    Delta,
+    FinishReason,
+    GenerationEvent,
+    GenerationFinished,
+    GenerationStarted,
+)
+
+MAX_REPEATS = 3
+"""Of one stream, after its first event."""
+
+_SEED_BITS = 64
+
+
+@dataclass(slots=True)
+class _Sample:
+    """What of one sample the reader has, and how much of it the call of now has told."""
+
+    text: str = ""
+    token_ids: list[int] = field(default_factory=list)
+    told_chars: int = 0
+    told_tokens: int = 0
+
+    def take(self, delta: Delta) -> Delta | None:
+        """What is new of `delta`; None where nothing is. Raises ValueError where it is not what the reader has."""
+        num_chars = min(len(self.text) - self.told_chars, len(delta.text))
+        num_tokens = min(len(self.token_ids) - self.told_tokens, len(delta.token_ids))
+        had_text = self.text[self.told_chars : self.told_chars + num_chars]
+        had_tokens = self.token_ids[self.told_tokens : self.told_tokens + num_tokens]
+        if had_text != delta.text[:num_chars] or had_tokens != list(delta.token_ids[:num_tokens]):
+            raise ValueError("another answer")
+        self.told_chars += len(delta.text)
+        self.told_tokens += len(delta.token_ids)
+        fresh = replace(delta, text=delta.text[num_chars:], token_ids=delta.token_ids[num_tokens:])
+        self.text += fresh.text
+        self.token_ids += fresh.token_ids
+        return fresh if fresh.text or fresh.token_ids else None
+
+    @property
+    def is_behind(self) -> bool:
+        """Whether the reader has more than was told."""
+        return self.told_chars < len(self.text) or self.told_tokens < len(self.token_ids)
+
+
+class UnbrokenStream:
+    """One request from its first call to its end."""
+
+    def __init__(self, request: GenerationRequest, timeout_s: float) -> None:
+        """`timeout_s`: for all calls together."""
+        self.message = pb.GenerateStreamRequest(request=messages.generate_message(_with_seed(request)))
+        """The same each time: a router that runs it attaches to it."""
+        self._until_s = time.monotonic() + timeout_s
+        self._samples: dict[int, _Sample] = {}
+        self._has_started = False
+        self._num_repeats = 0
+
+    @property
+    def left_s(self) -> float:
+        """For the next call."""
+        return max(0.0, self._until_s - time.monotonic())
+
+    def take(self, response: pb.GenerateStreamResponse) -> GenerationEvent | None:
+        """What is new to the reader. Raises ApiAbortedError where the answer is another one than before."""
+        event = messages.event_of(response)
+        match event:
+            case GenerationStarted():
+                if self._has_started:
+                    return None
+                self._has_started = True
+            case Delta():
+                try:
+                    return self._samples.setdefault(event.sample_index, _Sample()).take(event)
+                except ValueError:
+                    raise self._parted() from None
+            case GenerationFinished():
+                if any(sample.is_behind for sample in self._samples.values()):
+                    raise self._parted()
+        return event
+
+    def lose(self, error: ApiUnavailableError) -> None:
+        """The call has ended with `error`, which is raised where the request is not to be sent again."""
+        if not self._has_started or self._num_repeats == MAX_REPEATS or not self.left_s:
+            raise error
+        self._num_repeats += 1
+        for sample in self._samples.values():
+            sample.told_chars = sample.told_tokens = 0
+
+    def _parted(self) -> ApiAbortedError:
+        partial = tuple(
+            Completion(index, sample.text, tuple(sample.token_ids), FinishReason.UNFINISHED)
+            for index, sample in sorted(self._samples.items())
+        )
+        message = "the router was lost while it answered, and another one made other tokens"
+        return ApiAbortedError(grpc.StatusCode.ABORTED, message, ErrorDetails(partial=partial))
+
+
+def _with_seed(request: GenerationRequest) -> GenerationRequest:
+    sampling = request.sampling
+    if not sampling.temperature or sampling.seed is not None:
+        return request
+    return replace(request, sampling=replace(sampling, seed=secrets.randbits(_SEED_BITS)))
