@@ -135,8 +135,9 @@ chaos: $(VENV)/dev ## All faults with real processes, and a table of what each d
 	OMP_WAIT_POLICY=PASSIVE $(BIN)/python -m tests.chaos --json build/chaos.json $(OPTIONS)
 
 nightly: $(VENV)/dev ## All tests, also the long ones, the proof, and the fallbacks without compiler and redis-server.
-	$(BIN)/python -m pytest --hypothesis-profile nightly --timeout 3600
-	infra/without_extras.sh $(BIN)/python -m pytest -m "not nightly"
+	$(BIN)/python -m pytest --hypothesis-profile nightly --timeout 3600 -m "not alone" -n 2 --dist loadfile
+	$(BIN)/python -m pytest --hypothesis-profile nightly --timeout 3600 -m alone
+	infra/without_extras.sh $(BIN)/python -m pytest -m "not nightly and not alone" -n 2 --dist loadfile
 	$(MAKE) proof mutants
 
 clean: ## Removes the environment and all caches of tools.

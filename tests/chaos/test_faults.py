@@ -19,6 +19,7 @@ async def test_it_holds(fault: Fault, tmp_path: Path) -> None:
 
 
 @pytest.mark.nightly
+@pytest.mark.alone
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda fault: fault.name)
 async def test_its_whole_course_holds(fault: Fault, tmp_path: Path) -> None:
