@@ -4,6 +4,9 @@ Keys of questions and answers come from the cluster's key, which workers and rou
 and from random numbers of both sides: neither a question that is sent again nor an answer that was kept opens anything
 or uses a key twice. Each block is sealed to its place in the prompt, its tokens and its parent
 (`cache_store/block_seal.py`), the key to all tokens of the question. An offer tells a root to who may not know it.
+
+While the cluster's key is exchanged, who asks or offers seals with the one that it uses. The other side knows by the
+question's token which that is, and opens an offer with each that it believes.
 """
 
 from __future__ import annotations
@@ -17,6 +20,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from cache_store.block_name import BlockName
 from cache_store.block_seal import BlockSeal
+from cache_store.cluster_mac import believed_keys, used_key
 from cache_store.digest import chain
 from cache_store.domain import Domain
 from cache_store.encoding import encode
@@ -63,16 +67,18 @@ def answer_seal(domain: Domain, exchange: Exchange, salt: bytes, tokens: PackedT
 def seal_offer(cluster_key: bytes, taker: Incarnation, offer: bytes) -> bytes:
     """What a worker that leaves says to another one: nobody else reads it, and nobody else can have said it."""
     salt = secrets.token_bytes(RANDOM_BYTES)
-    return salt + AESGCM(_offer_key(cluster_key, taker, salt)).encrypt(_NONCE, offer, None)
+    return salt + AESGCM(_offer_key(used_key(cluster_key), taker, salt)).encrypt(_NONCE, offer, None)
 
 
 def open_offer(cluster_key: bytes, taker: Incarnation, sealed: bytes) -> bytes:
     """Inverse of `seal_offer`. Raises UnauthenticatedError."""
     salt, body = sealed[:RANDOM_BYTES], sealed[RANDOM_BYTES:]
-    try:
-        return AESGCM(_offer_key(cluster_key, taker, salt)).decrypt(_NONCE, body, None)
-    except (InvalidTag, ValueError) as error:  # the latter: shorter than a tag
-        raise UnauthenticatedError("the offer does not open; do the workers share the cluster key?") from error
+    for key in believed_keys(cluster_key):
+        try:
+            return AESGCM(_offer_key(key, taker, salt)).decrypt(_NONCE, body, None)
+        except (InvalidTag, ValueError):  # the latter: shorter than a tag
+            continue
+    raise UnauthenticatedError("the offer does not open; do the workers share the cluster key?")
 
 
 def block_names(domain: Domain, tokens: PackedTokens, first_block: int, block_size: int) -> list[BlockName]:
@@ -93,9 +99,10 @@ def block_names(domain: Domain, tokens: PackedTokens, first_block: int, block_si
 
 def _key(domain: Domain, exchange: Exchange, purpose: bytes) -> bytes:
     data = encode(domain.root, exchange.holder, exchange.asker, exchange.nonce, purpose)
-    return hashlib.blake2b(data, key=exchange.cluster_key, digest_size=32, person=b"sc-peer-key").digest()
+    key = used_key(exchange.cluster_key)
+    return hashlib.blake2b(data, key=key, digest_size=32, person=b"sc-peer-key").digest()
 
 
-def _offer_key(cluster_key: bytes, taker: Incarnation, salt: bytes) -> bytes:
+def _offer_key(key: bytes, taker: Incarnation, salt: bytes) -> bytes:
     data = encode(taker, salt)
-    return hashlib.blake2b(data, key=cluster_key, digest_size=32, person=b"sc-offer-key").digest()
+    return hashlib.blake2b(data, key=key, digest_size=32, person=b"sc-offer-key").digest()

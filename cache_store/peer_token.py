@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cache_store.cluster_mac import MAC_BYTES, fits, sign_body
+from cache_store.cluster_mac import MAC_BYTES, sign_body, signing_key
 from cache_store.domain import DomainTag, Epoch, TenantId
 from cache_store.encoding import decode, encode
 from cache_store.errors import CorruptDataError, UnauthenticatedError, VersionError
@@ -53,12 +53,13 @@ def sign_peer(cluster_key: bytes, claims: PeerClaims) -> bytes:
 
 
 def verify_peer(cluster_key: bytes, token: bytes, holder: Incarnation, now_unix_s: float) -> PeerClaims:
-    """Claims of `token`.
+    """Claims of `token`; the exchange has the key that it was signed with.
 
     Raises UnauthenticatedError for a wrong MAC, another holder or an expired token, VersionError for another version.
     """
     body, mac = token[:-MAC_BYTES], token[-MAC_BYTES:]
-    if not fits(cluster_key, body, mac, _PERSON):
+    key = signing_key(cluster_key, body, mac, _PERSON)
+    if key is None:
         raise UnauthenticatedError("the peer token's MAC does not fit; do the workers share the cluster key?")
     try:
         fields = decode(body)
@@ -66,7 +67,7 @@ def verify_peer(cluster_key: bytes, token: bytes, holder: Incarnation, now_unix_
         raise UnauthenticatedError("the peer token is malformed") from error
     if not fields or fields[0] != PEER_TOKEN_VERSION:
         raise VersionError("peer token", fields[0] if fields else None, PEER_TOKEN_VERSION)
-    claims = _claims(fields, cluster_key)
+    claims = _claims(fields, key)
     if claims.exchange.holder != holder:
         raise UnauthenticatedError("the peer token is for another incarnation of this worker")
     if not now_unix_s <= claims.expires_unix_s <= now_unix_s + 2 * PEER_TOKEN_LIFETIME_S:

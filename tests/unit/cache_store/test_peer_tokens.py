@@ -28,6 +28,15 @@ def test_claims_come_back() -> None:
     assert verify_peer(KEY, sign_peer(KEY, CLAIMS), HOLDER, NOW_S) == CLAIMS
 
 
+def test_of_two_keys_they_name_the_one_that_signed() -> None:
+    """While the cluster's key is exchanged: questions and answers are sealed with that one."""
+    other = b"o" * 32
+    for keys in (KEY, KEY + other):
+        for believed in (KEY, KEY + other, other + KEY):
+            signed = replace(CLAIMS, exchange=replace(CLAIMS.exchange, cluster_key=keys))
+            assert verify_peer(believed, sign_peer(keys, signed), HOLDER, NOW_S) == CLAIMS
+
+
 def test_the_domains_root_is_not_in_it() -> None:
     assert ACME.root not in sign_peer(KEY, CLAIMS)
 
