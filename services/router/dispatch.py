@@ -6,6 +6,9 @@ Before the first token it begins anew. After it another worker goes on with what
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import structlog
 from stemcache.worker.v1 import worker_pb2
 
@@ -31,7 +34,7 @@ from services.router.tokenizers import Tokenizers
 from services.router.worker_client import WorkerPool
 
 MAX_ATTEMPTS = 4
-"""In all: where a machine is lost, several workers are lost at once."""
+"""In all: a request that ends its worker is not to end them all. Who is away already is not tried."""
 
 MAX_REFUSALS = 2
 """Before the first token: where two workers are full, a third is likely to be full, too."""
@@ -71,11 +74,13 @@ class Dispatcher:
         retry_after_s = RENEW_S
         carried = self._carried(job)
         kv_format: FormatDigest | None = None
-        num_refusals = 0
+        num_refusals = num_lost = 0
         while len(tried) < MAX_ATTEMPTS and (carried.has_begun or num_refusals < MAX_REFUSALS):
-            choice = self._choose(job, tried, carried, kv_format)
+            choose_next = partial(self._choose, job, tried, carried, kv_format)
+            choice = await self._there(choose_next) if num_lost else choose_next()
             if choice is None:
                 break
+            self._note_route(job, choice, carried)
             attempt = self._attempt(job, choice, tried, carried)
             coming = self._expect(job, choice)
             try:
@@ -83,6 +88,7 @@ class Dispatcher:
             except DivergedError:
                 raise
             except WorkerLostError:
+                num_lost += 1
                 self._view.suspect(choice.worker.incarnation)
                 _log_loss(job, choice.worker, carried)
                 if carried.answer.has_ended:
@@ -153,16 +159,32 @@ class Dispatcher:
         served = job.plan.model.views(self._view.snapshot())
         views = [view for view in served if view.record.kv_format in formats]
         try:
-            choice = choose(views, job.plan.matched_tokens, request)
+            return choose(views, job.plan.matched_tokens, request)
         except (UnavailableError, InvalidRequestError):
             if tried:
                 return None
             raise
-        now_s = self._clock.monotonic_s()
-        route_s = now_s - job.receive_s
-        job.record.add(_routed(job, request, choice, route_s))
-        _require_time(choice, job.deadline_s - now_s)
+
+    async def _there(self, choose_next: Callable[[], RouteChoice | None]) -> RouteChoice | None:
+        """The choice among workers that say that they are there: with the one that was lost others may have gone.
+
+        Who does not say so is suspected, and no attempt is lost on it as long as there is anybody else.
+        """
+        asked = set[Incarnation]()
+        while (choice := choose_next()) is not None and choice.worker.incarnation not in asked:
+            if await self._pool.is_there(choice.worker):
+                break
+            asked.add(choice.worker.incarnation)
+            self._view.suspect(choice.worker.incarnation)
         return choice
+
+    def _note_route(self, job: Job, choice: RouteChoice, carried: Carried) -> None:
+        """Raises DeadlineError."""
+        now_s = self._clock.monotonic_s()
+        prompt_tokens = count(job.plan.prompt) + carried.num_done
+        route_s, heat = now_s - job.receive_s, job.plan.heat
+        job.record.add(Routed(prompt_tokens, choice.rule, choice.terms, job.plan.degraded, route_s, heat))
+        _require_time(choice, job.deadline_s - now_s)
 
     def _carried(self, job: Job) -> Carried:
         tokenizer = self._tokenizers.get(job.plan.model.base)
@@ -193,10 +215,6 @@ class Dispatcher:
             block_count=peer.num_blocks,
             clock_time=timestamp(self._view.clock_unix_s(peer.worker)),
         )
-
-
-def _routed(job: Job, request: RouteRequest, choice: RouteChoice, route_s: float) -> Routed:
-    return Routed(request.prompt_tokens, choice.rule, choice.terms, job.plan.degraded, route_s, request.heat)
 
 
 def _require_time(choice: RouteChoice, left_s: float) -> None:

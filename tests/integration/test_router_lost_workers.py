@@ -19,9 +19,11 @@ from stemcache.v1 import inference_pb2 as pb
 
 from cache_store.redis_registry import RedisRegistryWriter
 from cache_store.redis_session import RedisSession
-from cache_store.registry import PROTOCOL_VERSION
+from cache_store.registry import PROTOCOL_VERSION, WorkerId
+from cache_store.tokens import pack
 from services.cluster.redis_roles import RoleUrls
 from services.cluster.valkey import EmbeddedValkey
+from services.router.rendezvous import affinity, in_order
 from services.tenants.master_key import cluster_key
 from tests.support.redis_servers import server_named
 from tests.support.router_host import (
@@ -138,6 +140,27 @@ async def test_several_that_die_at_once_cost_no_request(urls: RoleUrls, tmp_path
         requests = [tokens_request([first, *PROMPT], max_tokens=1) for first in range(6)]
         answers = await asyncio.gather(*map(four.cluster.acme.generate, requests))
         assert {answer.route.worker_id for answer in answers} == {"d"}
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
+async def test_a_machine_that_is_lost_with_all_its_workers_costs_no_request(
+    urls: RoleUrls, tmp_path: Path, number: signal.Signals
+) -> None:
+    """However many they are, and although the one that is left is the last one that would be chosen."""
+    async with AsyncExitStack() as stack:
+        seven = await mortal(stack, urls, tmp_path, list("abcdefg"), digest_step_s=0.01)
+        stream = seven.cluster.acme.stream(tokens_request(PROMPT, max_tokens=200))
+        events = [await stream.read() for _ in range(8)]
+        first = events[0].started.route.worker_id
+        acme = seven.cluster.router._parts.directory.tenant_by_name("acme")
+        common = affinity(acme.id, "", "", pack(PROMPT))
+        survivor = [each for each in in_order(common, map(WorkerId, seven.processes)) if each != first][-1]
+        for name, process in seven.processes.items():
+            if name != survivor:
+                process.send_signal(number)
+        await read_into(events, stream)
+        assert events[-1].HasField("finished")
+        assert len(tokens_of(events)[0]) == 4 * 200
 
 
 async def read_into(events: list[Any], stream: Any) -> None:
