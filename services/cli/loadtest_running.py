@@ -6,6 +6,7 @@ import argparse
 import asyncio
 import json
 import signal
+import sys
 import tempfile
 import time
 from collections.abc import Iterator, Sequence
@@ -68,7 +69,7 @@ def opened(args: argparse.Namespace, loads: Sequence[Load]) -> Iterator[Opened]:
         raise InvalidRequestError("target", f"--target is {' '.join(args.target)}; write stemcache, or openai URL")
     admin = _admin(args)
     try:
-        with access([each.wanted for each in loads], admin) as keys:
+        with access([each.wanted for each in loads], admin, lambda text: print(text, file=sys.stderr)) as keys:
             yield Opened(args, admin, dict(keys))
     finally:
         if admin:

@@ -10,9 +10,10 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
+from cache_store.errors import StemcacheError
 from cache_store.tokens import PackedTokens, count
 from services.client.admin_results import ClusterStatus
 from services.loadtest.adding_up import RunFacts, add_up
@@ -98,7 +99,7 @@ class Run:
             measured = await self._measured(course, stop)
             if self._plan.cache_start is CacheStart.FRESH and self._backend.has_partitions:
                 self._screen.phase("forgetting what was cached")
-                await self._purge(parts)  # nobody will ask for it again
+                measured = await self._forgotten(measured, parts)
             return measured
 
     async def _empty(self, course: _Course) -> None:
@@ -111,6 +112,16 @@ class Run:
                 course.cache_state = CacheState.PURGED
             case CacheStart.KEEP:
                 course.cache_state = CacheState.KEPT
+
+    async def _forgotten(self, measured: Measured, parts: Sequence[Part]) -> Measured:
+        """Nobody will ask for it again. What was measured stays, also where the system is not there any more."""
+        try:
+            await self._purge(parts)
+        except StemcacheError as error:
+            note = f"what the run wrote is still cached, in partition {self._plan.partition}: {error}"
+            warnings = (*measured.result.warnings, note)
+            return replace(measured, result=replace(measured.result, warnings=warnings))
+        return measured
 
     async def _purge(self, parts: Sequence[Part]) -> None:
         for part in parts:

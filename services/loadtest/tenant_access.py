@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 
-from cache_store.errors import PreconditionError
+from cache_store.errors import PreconditionError, StemcacheError
 from services.client import AdminClient, TenantTerms
 
 NO_KEY = (
@@ -30,13 +30,25 @@ class Wanted:
 
 
 @contextmanager
-def access(wanted: Sequence[Wanted], admin: AdminClient | None) -> Iterator[Mapping[str, str]]:
-    """Keys by tenant, for as long as the block runs. Raises PreconditionError where one cannot be had."""
+def access(
+    wanted: Sequence[Wanted], admin: AdminClient | None, left: Callable[[str], None]
+) -> Iterator[Mapping[str, str]]:
+    """Keys by tenant, for as long as the block runs. Raises PreconditionError where one cannot be had.
+
+    `left` is told of what was made and could not be removed: what was measured does not depend on it.
+    """
     with ExitStack() as stack:
-        yield {each.tenant: each.api_key or _made(each, admin, stack) for each in wanted}
+        yield {each.tenant: each.api_key or _made(each, admin, stack, left) for each in wanted}
 
 
-def _made(each: Wanted, admin: AdminClient | None, stack: ExitStack) -> str:
+def _removed(remove: Callable[[str], object], name: str, advice: str, left: Callable[[str], None]) -> None:
+    try:
+        remove(name)
+    except StemcacheError as error:
+        left(f"{name} was made for the run and is still there ({error}); later: {advice} {name}")
+
+
+def _made(each: Wanted, admin: AdminClient | None, stack: ExitStack, left: Callable[[str], None]) -> str:
     if admin is None:
         raise PreconditionError(f"no key for tenant {each.tenant}: {NO_KEY}")
     name, names = each.server_name, {tenant.name for tenant in admin.list_tenants()}
@@ -47,8 +59,8 @@ def _made(each: Wanted, admin: AdminClient | None, stack: ExitStack) -> str:
         )
     if name not in names:
         admin.create_tenant(name, each.terms)
-        stack.callback(admin.delete_tenant, name)
+        stack.callback(_removed, admin.delete_tenant, name, "stemcache tenants delete", left)
     key = admin.create_api_key(name)
     if name in names:
-        stack.callback(admin.revoke_api_key, key.key.key_id)
+        stack.callback(_removed, admin.revoke_api_key, key.key.key_id, "stemcache tenants keys revoke", left)
     return key.secret

@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from stemcache.admin.v1 import admin_pb2
 
 from services.loadtest.arrivals import Arrival, Bounds, ClosedLoop, OpenLoop
 from services.loadtest.conditions import CacheState
@@ -19,7 +20,7 @@ from services.loadtest.run_plan import CacheStart, Priming, RunPlan, TenantPlan
 from services.loadtest.stemcache_backend import StemcacheBackend
 from services.loadtest.workloads import USUAL, WorkloadKind, WorkloadSpec
 from tests.support.redis_servers import server_named
-from tests.support.router_host import Cluster, Tenant, running_cluster
+from tests.support.router_host import ADMIN_METADATA, Cluster, Tenant, running_cluster
 from worker.config import NumBlocks
 
 SHARED = replace(
@@ -122,6 +123,21 @@ async def test_errors_are_counted_by_their_status(cluster: Cluster) -> None:
     refused = await measure(cluster, replace(mixed, num_warmups=0, priming=Priming.NONE))
     assert refused.result.tenants["globex"].status_codes == {"UNAUTHENTICATED": 24}
     assert refused.result.tenants["acme"].status_codes == {"OK": 24}
+
+
+async def test_a_system_that_goes_away_takes_no_result_with_it(cluster: Cluster) -> None:
+    """Here its key does: nothing is answered any more, nor forgotten what was cached."""
+    stop = asyncio.Event()
+    endless = replace(part(cluster.acme, arrival=ClosedLoop(2)), bounds=Bounds(None, 600.0))
+    task = asyncio.create_task(measure(cluster, plan(endless), stop))
+    await asyncio.sleep(1.5)
+    revoked = admin_pb2.RevokeApiKeyRequest(key_id=cluster.acme.key.split("-")[1])
+    await cluster.tenant_admin.RevokeApiKey(revoked, metadata=ADMIN_METADATA)
+    await asyncio.sleep(0.5)
+    stop.set()
+    measured = await task
+    assert measured.result.status_codes.keys() >= {"OK", "UNAUTHENTICATED"}
+    assert any("still cached" in each for each in measured.result.warnings)
 
 
 async def test_a_stop_in_the_middle_gives_a_result(cluster: Cluster) -> None:
