@@ -21,7 +21,7 @@ from typing import Any, Generic, TypeVar
 import structlog
 
 from cache_store.clock import Clock
-from cache_store.errors import StemcacheError, UnavailableError, WorkerLostError
+from cache_store.errors import StemcacheError, WorkerLostError
 from cache_store.events import BlockEvent
 from cache_store.registry import WorkerLoad
 from worker.outbox import Outbox
@@ -33,9 +33,6 @@ IDLE_CHECK_AFTER_S = 0.5
 
 TICK_S = 0.5
 """How often an engine is told that time passes, busy or not."""
-
-RESTART_AFTER_S = 5.0
-"""What a caller is told to wait for a worker that starts again."""
 
 _log = structlog.get_logger(__name__)
 
@@ -149,9 +146,9 @@ class EngineThread(Generic[EngineT_co]):
         await self._ended.wait()
 
     def submit(self, request: EngineRequest) -> Outbox:
-        """Hands a request to the engine. Raises UnavailableError where the thread does not run."""
+        """Hands a request to the engine. Raises WorkerLostError where the thread does not run."""
         if not self.healthy:
-            raise UnavailableError("this worker's engine has stopped; the worker is starting again", RESTART_AFTER_S)
+            raise WorkerLostError("this worker's engine has stopped; the worker is starting again")
         assert request.key not in self._outboxes, "a request key is used once"
         if self.stalled_s() == 0.0:
             self._last_report_s = self._clock.monotonic_s()
@@ -170,9 +167,9 @@ class EngineThread(Generic[EngineT_co]):
             self._commands.put(_Cancel(key))
 
     async def call(self, function: Callable[[EngineT_co], ResultT], timeout_s: float) -> ResultT:
-        """Runs `function` between two steps. Raises what it raises, TimeoutError, and UnavailableError as `submit`."""
+        """Runs `function` between two steps. Raises what it raises, TimeoutError, and WorkerLostError as `submit`."""
         if not self.healthy:
-            raise UnavailableError("this worker's engine has stopped; the worker is starting again", RESTART_AFTER_S)
+            raise WorkerLostError("this worker's engine has stopped; the worker is starting again")
         future: asyncio.Future[ResultT] = asyncio.get_running_loop().create_future()
         self._calls.add(future)
         future.add_done_callback(self._calls.discard)
@@ -230,7 +227,7 @@ class EngineThread(Generic[EngineT_co]):
             return
         self._failure = failure
         self._ended.set()
-        error: StemcacheError = UnavailableError("this worker is stopping", RESTART_AFTER_S)
+        error = WorkerLostError("this worker is stopping")  # to its callers it is as if it were gone
         if failure is not None:
             error = WorkerLostError("this worker's engine failed; the worker is starting again")
             _log.error("engine_failed", error=type(failure).__name__, exc_info=failure)

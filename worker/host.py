@@ -20,7 +20,7 @@ from stemcache.worker.v1 import worker_pb2, worker_pb2_grpc
 
 from cache_store.adapters import MAX_ADAPTERS
 from cache_store.clock import Clock, SteadyClock
-from cache_store.errors import PreconditionError, UnavailableError, WorkerLostError
+from cache_store.errors import PreconditionError, WorkerLostError
 from cache_store.events import BlockEvent
 from cache_store.fence import FenceTable
 from cache_store.index import Incarnation
@@ -242,7 +242,7 @@ class WorkerHost:
         _log.info("draining", open_requests=self._thread.num_open)
 
     async def stop(self) -> None:
-        """Ends everything; calls that still run fail with UNAVAILABLE."""
+        """Ends everything; calls that still run are lost, and go on at another worker."""
         self._stop.set()
         await self._ended.wait()
 
@@ -259,7 +259,7 @@ class WorkerHost:
     async def _take_fetched(self, fetched: Fetched) -> None:
         try:
             await self._thread.call(lambda engine: engine.exchange.arrived(fetched), APPLY_TIMEOUT_S)
-        except (TimeoutError, UnavailableError, WorkerLostError):
+        except (TimeoutError, WorkerLostError):
             return  # it is taken when the step ends; or there is nobody to take it any more
 
     def _renew_soon(self) -> None:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Protocol
 
-from cache_store.errors import UnavailableError, WorkerLostError
+from cache_store.errors import WorkerLostError
 from cache_store.registry import WorkerRecord
 from cache_store.telemetry.http_server import MetricsServer, Page
 from cache_store.telemetry.listen import MetricsListen
@@ -61,7 +61,7 @@ class MetricsPage:
 
     async def text(self) -> str:
         """The text of one scrape."""
-        with suppress(TimeoutError, UnavailableError, WorkerLostError):  # else the last ones stand
+        with suppress(TimeoutError, WorkerLostError):  # else the last ones stand
             self._vitals = await self._thread.call(Engine.vitals, PATIENCE_S)
         record = self._record()
         now = WorkerNow(

@@ -121,3 +121,15 @@ async def test_a_worker_that_drains_is_followed_by_the_next_without_an_error(clu
     await drain
     moved = {session for session in SESSIONS if before[session] != after[session]}
     assert moved == {session for session in SESSIONS if before[session] == gone}
+
+
+async def test_a_worker_that_stops_is_followed_by_the_next_without_an_error(cluster: Cluster) -> None:
+    """Also where the request is there and has no token yet: that the worker goes is nothing that others have done."""
+    call = asyncio.create_task(cluster.acme.generate(tokens_request(range(50, 50 + 2_000), max_tokens=1)))
+    while not (at := [worker for worker in cluster.workers if worker.thread.num_open]):
+        await asyncio.sleep(0.001)
+    cluster.workers.remove(at[0])
+    await at[0].stop()
+    answer = await call
+    assert answer.usage.completion_tokens == 1
+    assert answer.route.worker_id != at[0].record().worker_id

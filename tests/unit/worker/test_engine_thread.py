@@ -10,7 +10,7 @@ import pytest
 
 from cache_store.clock import Clock, ManualClock, SystemClock
 from cache_store.domain import DomainTag, TenantId
-from cache_store.errors import InvalidRequestError, UnavailableError, WorkerLostError
+from cache_store.errors import InvalidRequestError, WorkerLostError
 from cache_store.events import BlockChange, BlockEvent
 from cache_store.registry import MAX_TENANTS_TOLD
 from cache_store.tokens import pack
@@ -175,9 +175,9 @@ async def test_when_the_engine_raises_every_open_request_fails_and_health_is_gon
             await outbox.take()
     assert not harness.thread.healthy
     assert isinstance(harness.thread.failure, MemoryError)
-    with pytest.raises(UnavailableError):
+    with pytest.raises(WorkerLostError):
         harness.thread.submit(make_request(3))
-    with pytest.raises(UnavailableError):
+    with pytest.raises(WorkerLostError):
         await harness.thread.call(lambda _: None, 5)
 
 
@@ -231,10 +231,10 @@ async def test_a_consumer_of_events_that_fails_ends_the_worker() -> None:
     await thread.stop(5)
 
 
-async def test_a_stop_fails_what_is_open_with_unavailable(harness: Harness) -> None:
+async def test_a_stop_ends_what_is_open_as_lost(harness: Harness) -> None:
     outbox = harness.thread.submit(make_request(1))
     await harness.thread.stop(5)
-    with pytest.raises(UnavailableError):
+    with pytest.raises(WorkerLostError):
         await outbox.take()
     assert harness.thread.failure is None
 
