@@ -59,6 +59,8 @@ def sentence(advice: QuotaAdvice) -> str:
     """The advice in words."""
     if not advice.asked_blocks:
         return "nothing was asked for lately"
+    if not any(each.hit_share for each in advice.points):
+        return "nothing that was asked for came again, so no room would bring hits"
     base = advice.base
     larger = [each for each in advice.points if each.share > base.share]
     more = min(larger, key=lambda each: abs(each.share - MORE * base.share), default=None)
