@@ -7,6 +7,9 @@ from tests.mutants.catalogue import Mutant
 FETCHES = "tests/unit/worker/test_fetches.py"
 STREAM = "tests/unit/worker/test_peer_stream.py"
 TOKENS = "tests/unit/cache_store/test_peer_tokens.py"
+FETCH_WAITING = "tests/unit/worker/test_fetch_waiting.py"
+FETCH_PURGES = "tests/unit/worker/test_fetch_purges.py"
+FETCH_CHOICE = "tests/unit/worker/test_fetch_choice.py"
 FETCH_TENANTS = "tests/unit/worker/test_fetch_tenants.py"
 COST = "tests/unit/worker/test_fetch_cost.py"
 DEPARTURE = "tests/integration/test_departure.py"
@@ -76,7 +79,7 @@ PEERS = (
         "worker/swap.py",
         "        self.fetches.purge(roots)\n",
         "",
-        f"{FETCHES}::test_a_purge_on_the_way_leaves_nothing_to_be_used",
+        f"{FETCH_PURGES}::test_a_purge_on_the_way_leaves_nothing_to_be_used",
     ),
     Mutant(
         "fetch-without-beginning",
@@ -92,7 +95,7 @@ PEERS = (
         "worker/fetches.py",
         "        if self._pool.quotas.of(domain.tenant).share(self._pool.kind).is_strict:\n",
         "        if False:\n",
-        f"{FETCHES}::test_strict_tenants_fetch_nothing",
+        f"{FETCH_CHOICE}::test_strict_tenants_fetch_nothing",
     ),
     Mutant(
         "fetch-twice",
@@ -100,7 +103,7 @@ PEERS = (
         "worker/fetches.py",
         "        shared = self._shared(sequence, num_here)\n",
         "        shared = None\n",
-        f"{FETCHES}::test_equal_prompts_wait_for_one_fetch",
+        f"{FETCH_WAITING}::test_equal_prompts_wait_for_one_fetch",
     ),
     Mutant(
         "fetch-left-alone",
@@ -108,7 +111,7 @@ PEERS = (
         "worker/scheduler.py",
         "            self._swap.stop_waiting(sequence)\n",
         "",
-        f"{FETCHES}::test_a_fetch_that_nobody_waits_for_any_more_is_cancelled",
+        f"{FETCH_WAITING}::test_a_fetch_that_nobody_waits_for_any_more_is_cancelled",
     ),
     Mutant(
         "fetch-circle",
@@ -116,7 +119,7 @@ PEERS = (
         "worker/exchange.py",
         "if not owner.may_commit or owner.domain.root != domain.root or sequence.waits_for_swap:",
         "if not owner.may_commit or owner.domain.root != domain.root:",
-        f"{FETCHES}::test_who_waits_for_a_fetch_is_not_said_to_compute",
+        f"{FETCH_WAITING}::test_who_waits_for_a_fetch_is_not_said_to_compute",
     ),
     Mutant(
         "fetch-speed-of-all",
@@ -164,7 +167,7 @@ PEERS = (
         "worker/fetches.py",
         " and self._is_soon(fetch, num_more):",
         ":",
-        f"{FETCHES}::test_who_shares_little_with_a_fetch_does_not_wait_for_all_of_it",
+        f"{FETCH_WAITING}::test_who_shares_little_with_a_fetch_does_not_wait_for_all_of_it",
     ),
     Mutant(
         "fetch-waits-on",
@@ -172,7 +175,7 @@ PEERS = (
         "worker/fetches.py",
         "fetch.waiting[sequence] = now_s + fetch.patience_s(num_more)",
         "fetch.waiting[sequence] = math.inf",
-        f"{FETCHES}::test_who_waits_for_a_fetch_that_should_be_quick_has_a_time_of_its_own",
+        f"{FETCH_WAITING}::test_who_waits_for_a_fetch_that_should_be_quick_has_a_time_of_its_own",
     ),
     Mutant(
         "adopt-others-blocks",
@@ -244,6 +247,6 @@ PEERS = (
         "worker/fetches.py",
         "        if fetched.is_failed:\n",
         "        self._cost.note_success(tenant, peer)\n        if fetched.is_failed:\n",
-        f"{FETCHES}::test_a_peer_that_goes_on_failing_rests_longer_each_time",
+        f"{FETCH_CHOICE}::test_a_peer_that_goes_on_failing_rests_longer_each_time",
     ),
 )

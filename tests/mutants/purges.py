@@ -23,7 +23,7 @@ PURGES = (
         "worker/engine.py",
         "*requests, *self._swap.domains]",
         "*requests]",
-        "tests/unit/worker/test_fetches.py::test_a_purge_sees_what_is_on_its_way_for_nobody",
+        "tests/unit/worker/test_fetch_purges.py::test_a_purge_sees_what_is_on_its_way_for_nobody",
     ),
     Mutant(
         "purge-keeps-storing",

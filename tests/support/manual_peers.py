@@ -2,28 +2,31 @@
 
 What goes over is sealed and opened as it is between workers.
 
-    holder, asker = linked_benches(2)
-    asker.submit(prompt, peer=hint(holder, num_blocks=4))
-    asker.step()
+    holder, asker = linked_benches()
+    ask(asker, holder)
     asker.peers.end(asker.peers.pending[0])
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from enum import StrEnum
 from typing import Any
 
-from cache_store.domain import Epoch
+from cache_store.domain import Domain, Epoch
 from cache_store.errors import CorruptDataError
 from cache_store.index import Incarnation
 from cache_store.peer_seal import Exchange as Keys
 from cache_store.peer_seal import answer_seal, block_names, open_question, seal_question
-from tests.support.engines import Bench
+from tests.support.engines import ACME, Bench
 from tests.support.manual_transfers import ManualMaker, always
 from worker.peer_stream import BlockAssembler, sealed_chunks
 from worker.peers import Fetched, FetchId, FetchOrder, PeerHint
+from worker.requests import RequestKey
+
+PROMPT = range(100, 141)
+"""10 full blocks of 4, and a token."""
 
 
 class Answering(StrEnum):
@@ -121,3 +124,20 @@ def link(*benches: PeeredBench) -> None:
     """Each can fetch from the others."""
     for bench in benches:
         bench.peers.others = {other.peers.incarnation: other for other in benches if other is not bench}
+
+
+def linked_benches(**options: object) -> tuple[PeeredBench, PeeredBench]:
+    """Linked: one that has the prompt of ACME, and one that has nothing."""
+    holder, asker = PeeredBench("holder", **options), PeeredBench("asker", **options)
+    link(holder, asker)
+    holder.answer(PROMPT)
+    return holder, asker
+
+
+def ask(
+    asker: PeeredBench, holder: PeeredBench, prompt: Iterable[int] = PROMPT, domain: Domain = ACME, **options: object
+) -> RequestKey:
+    """Submits a request with a hint and runs as far as it goes without the holder's answer."""
+    key = asker.submit(prompt, domain=domain, peer=holder.hint(10), **options)  # type: ignore[arg-type]
+    asker.run_until_idle()
+    return key
