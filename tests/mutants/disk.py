@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from tests.mutants.catalogue import Mutant
 
-FILES = "tests/unit/cache_store/test_block_files.py"
+DAMAGE = "tests/unit/cache_store/test_block_file_damage.py"
+REMOVAL = "tests/unit/cache_store/test_block_file_removal.py"
 CANARY = "tests/integration/test_canary.py::test_nothing_of_a_purged_tenant_is_found_anywhere"
 
 SEALED = (
@@ -14,7 +15,7 @@ SEALED = (
         "cache_store/block_seal.py",
         "if header != _header(name, len(target)):",
         "if len(header) != len(_header(name, len(target))):",
-        f"{FILES}::test_exchanged_files_are_misses",
+        f"{DAMAGE}::test_exchanged_files_are_misses",
     ),
     Mutant(
         "one-key",
@@ -22,7 +23,7 @@ SEALED = (
         "cache_store/block_seal.py",
         "AESGCM.generate_key(256) if key is None",
         "bytes(32) if key is None",
-        f"{FILES}::test_a_key_is_never_used_again",
+        f"{DAMAGE}::test_a_key_is_never_used_again",
     ),
     Mutant(
         "nonce-again",
@@ -38,7 +39,7 @@ SEALED = (
         "cache_store/block_files.py",
         "        except BaseException:\n            self._give_back(domain, name, incoming)\n            raise",
         "        except KeyboardInterrupt:\n            self._give_back(domain, name, incoming)\n            raise",
-        f"{FILES}::test_a_write_that_the_system_ends_halfway_leaves_nothing",
+        f"{DAMAGE}::test_a_write_that_the_system_ends_halfway_leaves_nothing",
     ),
     Mutant(
         "key-that-waits",
@@ -46,7 +47,7 @@ SEALED = (
         "cache_store/block_files.py",
         "self._sweeper.submit(self._sweep_all, swept)",
         "self._sweeper.submit(lambda _: self._sweep_all(swept), domains)",
-        f"{FILES}::test_a_key_does_not_wait_for_its_files",
+        f"{REMOVAL}::test_a_key_does_not_wait_for_its_files",
     ),
     Mutant(
         "files-that-stay",
@@ -54,7 +55,7 @@ SEALED = (
         "cache_store/block_files.py",
         "            self._unlink(folder / str(number))\n",
         "            pass\n",
-        f"{FILES}::test_a_removed_domain_is_gone_and_another_stays",
+        f"{REMOVAL}::test_a_removed_domain_is_gone_and_another_stays",
     ),
     Mutant(
         "number-dropped",

@@ -6,7 +6,7 @@ from tests.mutants.catalogue import Mutant
 
 LOWER = "tests/unit/cache_store/test_lower_tiers.py"
 
-FILES = "tests/unit/cache_store/test_block_files.py"
+REMOVAL = "tests/unit/cache_store/test_block_file_removal.py"
 
 TIERS = (
     Mutant(
@@ -15,7 +15,7 @@ TIERS = (
         "cache_store/block_files.py",
         "            self._unlinked.wait_for(lambda: self._has_room or not self._num_sweeps, SWEEP_TIMEOUT_S)\n",
         "",
-        f"{FILES}::test_who_writes_after_anothers_purge_of_a_full_disk_loses_nothing",
+        f"{REMOVAL}::test_who_writes_after_anothers_purge_of_a_full_disk_loses_nothing",
     ),
     Mutant(
         "lower-domain",
