@@ -25,7 +25,7 @@ from tests.support.redis_servers import server_named
 from tests.support.router_host import (
     MODEL,
     eventually_async,
-    operator_store,
+    new_tenant,
     router_settings,
     running,
     running_workers_of,
@@ -54,9 +54,7 @@ async def served(request: pytest.FixtureRequest, valkey: EmbeddedValkey, tmp_pat
     folder = CertificateFolder(tmp_path / "certs")
     folder.write({}, timedelta(days=1), Step.KEEP)
     own = folder.files(Component.ROUTER)
-    async with operator_store(urls) as store:
-        await store.create_tenant("acme")
-        key = (await store.create_key("acme")).value.text
+    key = await new_tenant(urls, "acme")
     settings = dataclasses.replace(router_settings(urls, tmp_path / "router"), public_tls=own)
     async with running_workers_of(urls, [{}]), running(settings, SystemClock()) as router:
         found = Served(router.address, key, folder.files(Component.OPERATOR))

@@ -23,7 +23,7 @@ from tests.support.router_host import (
     MASTER,
     Tenant,
     eventually,
-    operator_store,
+    new_tenant,
     router_settings,
     running,
     start_worker,
@@ -36,10 +36,15 @@ PROMPT = list(range(10, 90))
 
 
 @asynccontextmanager
-async def router_with(urls: RoleUrls, folder: Path, master: MasterKey) -> AsyncIterator[Router]:
+async def router_with(
+    urls: RoleUrls, folder: Path, master: MasterKey, key: str, num_workers: int
+) -> AsyncIterator[tuple[Router, Tenant]]:
+    """A router that knows its workers, and a tenant there."""
     settings = dataclasses.replace(router_settings(urls, folder), master_key=to_text(master))
-    async with running(settings, SystemClock()) as router:
-        yield router
+    async with running(settings, SystemClock()) as router, grpc.aio.insecure_channel(router.address) as channel:
+        tenant = Tenant("acme", key, channel)
+        await until_served(tenant, num_workers)
+        yield router, tenant
 
 
 class Rolling:
@@ -54,11 +59,8 @@ class Rolling:
         if name in self.routers:
             await self.routers.pop(name)[0].aclose()
         stack = AsyncExitStack()
-        router = await stack.enter_async_context(router_with(self.urls, self.folder / name, master))
-        channel = await stack.enter_async_context(grpc.aio.insecure_channel(router.address))
-        tenant = Tenant("acme", self.key, channel)
-        self.routers[name] = (stack, router, tenant)
-        await until_served(tenant, len(self.workers))
+        made = router_with(self.urls, self.folder / name, master, self.key, len(self.workers))
+        self.routers[name] = (stack, *await stack.enter_async_context(made))
 
     async def restart_worker(self, name: str, master: MasterKey) -> None:
         if name in self.workers:
@@ -99,9 +101,7 @@ async def test_no_request_fails_and_nothing_is_lost(
     request: pytest.FixtureRequest, valkey: EmbeddedValkey, tmp_path: Path
 ) -> None:
     urls = server_named(request, "valkey").urls
-    async with operator_store(urls) as store:
-        await store.create_tenant("acme")
-        key = (await store.create_key("acme")).value.text
+    key = await new_tenant(urls, "acme")
     rolling = Rolling(urls, tmp_path, key)
     try:
         for name in ("a", "b"):
@@ -131,17 +131,10 @@ async def test_a_key_that_was_retired_signs_nothing(
 ) -> None:
     """A router that still has the old key alone gets nothing from workers that have the new one alone."""
     urls = server_named(request, "valkey").urls
-    async with operator_store(urls) as store:
-        await store.create_tenant("acme")
-        key = (await store.create_key("acme")).value.text
+    key = await new_tenant(urls, "acme")
     host = await start_worker(urls, "worker-a", cluster_key=cluster_key(list(steps())[-1]))
     try:
-        async with (
-            router_with(urls, tmp_path / "old", MASTER) as router,
-            grpc.aio.insecure_channel(router.address) as channel,
-        ):
-            tenant = Tenant("acme", key, channel)
-            await until_served(tenant, 1)
+        async with router_with(urls, tmp_path / "old", MASTER, key, 1) as (_, tenant):
             with pytest.raises(grpc.aio.AioRpcError) as caught:
                 await tenant.generate(tokens_request(PROMPT))
             assert caught.value.code() is not grpc.StatusCode.OK

@@ -33,7 +33,7 @@ from tests.support.router_host import (
     Cluster,
     Tenant,
     eventually_async,
-    operator_store,
+    new_tenant,
     router_settings,
     running,
     running_cluster,
@@ -98,9 +98,7 @@ async def listening(process: Process) -> dict[str, Any]:
 
 
 async def test_sigterm_drains_and_ends_with_0(urls: RoleUrls, tmp_path: Path) -> None:
-    async with operator_store(urls) as store:
-        await store.create_tenant("acme")
-        key = (await store.create_key("acme")).value.text
+    key = await new_tenant(urls, "acme")
     async with (
         running_workers_of(urls, ({"digest_step_s": 0.02},)),
         router_process(environment(urls, tmp_path)) as process,

@@ -25,7 +25,7 @@ from tests.support.router_host import (
     Tenant,
     detail_of,
     eventually_async,
-    operator_store,
+    new_tenant,
     router_settings,
     running,
     running_cluster,
@@ -63,9 +63,7 @@ async def health_of(channel: grpc.aio.Channel, service: str) -> int:
 async def test_a_router_without_redis_is_alive_and_serves_nobody_until_the_first_sync(
     own_valkey: EmbeddedValkey, tmp_path: Path
 ) -> None:
-    async with operator_store(own_valkey.urls) as store:
-        await store.create_tenant("acme")
-        key = (await store.create_key("acme")).value.text
+    key = await new_tenant(own_valkey.urls, "acme")
     await end(own_valkey)
     async with (
         running(router_settings(own_valkey.urls, tmp_path / "r"), SystemClock()) as router,

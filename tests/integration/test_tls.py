@@ -37,7 +37,7 @@ from tests.support.router_host import (
     ADMIN_TOKEN,
     MODEL,
     eventually_async,
-    operator_store,
+    new_tenant,
     router_settings,
     running,
     start_worker,
@@ -105,9 +105,7 @@ async def start(
         public_tls=dataclasses.replace(own, authority=None),
         health_listen=Address("127.0.0.1:0"),
     )
-    async with operator_store(urls) as store:
-        await store.create_tenant("acme")
-        key = (await store.create_key("acme")).value.text
+    key = await new_tenant(urls, "acme")
     worker = await start_worker(urls, "worker-0", tls=worker_files)
     stack.push_async_callback(worker.stop)
     router = await stack.enter_async_context(running(settings, SystemClock()))

@@ -77,6 +77,13 @@ async def operator_store(urls: RoleUrls) -> AsyncIterator[ControlStore]:
         yield store
 
 
+async def new_tenant(urls: RoleUrls, name: str) -> str:
+    """Makes a tenant without a router; a key of it."""
+    async with operator_store(urls) as store:
+        await store.create_tenant(name)
+        return (await store.create_key(name)).value.text
+
+
 class Tenant:
     """Calls of one tenant."""
 
@@ -180,11 +187,7 @@ async def running_cluster(
 ) -> AsyncIterator[Cluster]:
     """A router that is ready, workers, and tenants acme and globex."""
     async with AsyncExitStack() as stack:
-        store = await stack.enter_async_context(operator_store(urls))
-        keys = {}
-        for name in ("acme", "globex"):
-            await store.create_tenant(name)
-            keys[name] = (await store.create_key(name)).value.text
+        keys = {name: await new_tenant(urls, name) for name in ("acme", "globex")}
         hosts = await stack.enter_async_context(running_workers_of(urls, workers))
         router = await stack.enter_async_context(running(settings(urls, folder, **limits), clock or SystemClock()))
         channel = await stack.enter_async_context(grpc.aio.insecure_channel(router.address))
