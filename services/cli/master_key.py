@@ -25,7 +25,7 @@ class Step(StrEnum):
     SWITCH = "switch"
     """It is used, the old one is still believed."""
     RETIRE = "retire"
-    """The old one is nothing any more."""
+    """The old one is nothing any more, and lies in a file beside."""
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -47,17 +47,28 @@ def run(args: argparse.Namespace) -> int:
         raise InvalidRequestError(
             "file", f"{args.file} is not where a master key lies, but another secret; nothing done"
         )
-    master = from_file(args.file)
+    file: Path = args.file.resolve()  # a link stays one
+    before = master = from_file(file)
     if args.step is not None:
-        master = after(master, args.step)
-        owner = args.file.stat()
-        write_private(args.file, to_text(master))
-        if os.geteuid() == 0:
-            os.chown(args.file, owner.st_uid, owner.st_gid)
+        master = after(before, args.step)
+        if args.step is Step.RETIRE and before.other is not None:
+            kept = file.with_name(f"{file.name}.retired")
+            _write(kept, before.other, file)
+            print(f"retired:  {before.other.key_id}, kept in {kept}: what is still under it opens with nothing else.")
+            print("          Remove that file when all routers have started without it and no export needs it.")
+        _write(file, master, file)
     print(f"in use:   {master.key_id}")
     if master.other is not None:
         print(f"believed: {master.other.key_id}")
     return ExitCode.OK
+
+
+def _write(path: Path, master: MasterKey, like: Path) -> None:
+    """For whom `like` belongs to."""
+    owner = like.stat()
+    write_private(path, to_text(master))
+    if os.geteuid() == 0:
+        os.chown(path, owner.st_uid, owner.st_gid)
 
 
 def after(master: MasterKey, step: Step) -> MasterKey:

@@ -10,6 +10,7 @@ import pytest
 from cache_store.domain import TenantId
 from cache_store.errors import CorruptDataError, InvalidRequestError
 from services.cli.main import main
+from services.cli.master_key import Step
 from services.tenants import master_key
 from services.tenants.master_key import MasterKey, cluster_key, rewrap
 
@@ -167,3 +168,25 @@ def test_a_master_key_is_exchanged_in_three_steps(tmp_path: Path, capsys: pytest
         assert (now.key_id == old.key_id) is (step == "announce")
     assert master_key.from_file(file).other is None
     assert main(["master-key", str(file)]) == 0
+
+
+def test_a_key_that_was_retired_too_early_is_still_there(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All steps at once: nothing has been wrapped under the new key yet, and the old one is what opens it."""
+    file = tmp_path / "key"
+    old = master_key.create_file(file)
+    for step in Step:
+        assert main(["master-key", str(file), "--step", step]) == 0
+    kept = tmp_path / "key.retired"
+    assert f"{old.key_id}, kept in {kept}" in capsys.readouterr().out
+    assert master_key.from_file(kept) == old
+    assert master_key.from_value(file.read_text() + kept.read_text()).called(old.key_id) == old
+
+
+def test_a_link_to_the_file_stays_one(tmp_path: Path) -> None:
+    file, link = tmp_path / "key", tmp_path / "link"
+    old = master_key.create_file(file)
+    link.symlink_to(file)
+    assert main(["master-key", str(link), "--step", "announce"]) == 0
+    assert link.is_symlink()
+    assert master_key.from_file(file).other is not None
+    assert master_key.from_file(file).key_id == old.key_id
