@@ -94,6 +94,12 @@ async def test_redis_away_later_is_degraded_and_nothing_fails(
     stream = cluster.acme.stream(tokens_request(PROMPT, max_tokens=200))
     await stream.read()
     await end(own_valkey)
+
+    async def noticed() -> bool:
+        """A router whose copy of the index is fresh says nothing of a store that has just gone."""
+        return bool((await cluster.acme.generate(tokens_request(PROMPT))).route.degraded)
+
+    await eventually_async(noticed)
     answers = [await cluster.acme.generate(tokens_request(PROMPT)) for _ in range(6)]
     assert all(answer.route.degraded for answer in answers)
     await eventually_async(
