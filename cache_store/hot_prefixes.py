@@ -7,16 +7,17 @@ many prefixes go through one of them.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from heapq import nlargest
 
-from cache_store.domain import Domain
+from cache_store.domain import Domain, TenantId
 from cache_store.lower_block import LowerBlock
 from cache_store.prefix_tree import Block
 from cache_store.tokens import PackedTokens
 
 CachedBlock = Block | LowerBlock
+_End = tuple[CachedBlock, Domain]
 
 IN_USE = 2**62
 """Later than any use."""
@@ -64,23 +65,18 @@ class HotPrefix:
 def hottest(
     leaves: Iterable[tuple[Domain, CachedBlock]], lasts: Callable[[CachedBlock], bool], most: int, most_blocks: int
 ) -> list[HotPrefix]:
-    """The `most` lines that were used last, tenants in turn, of `most_blocks` blocks together at most.
+    """Lines that were used last, tenants in turn: at most so many, of `most_blocks` blocks together at most.
 
     Each ends with a block that `lasts`: what has a time to live is left out, unless something that has none follows it.
     """
-    ends = _lasting_ends(leaves, lasts)
-    latest = nlargest(most, ends.items(), key=lambda each: (used_s(each[0]), order_of(each[0])))
     lines: dict[CachedBlock, Line] = {}
-    ranks: dict[str, int] = {}
-    ranked: list[tuple[int, HotPrefix]] = []
-    for end, domain in latest:
+    found: list[HotPrefix] = []
+    for end, domain in _in_turn(_lasting_ends(leaves, lasts), most):
         line = _line(end, lines, most_blocks)
         if line is None:
             break
-        rank = ranks[domain.tenant] = ranks.get(domain.tenant, -1) + 1
-        ranked.append((rank, HotPrefix(domain, line, end.digest, order_of(end), used_s(end))))
-    ranked.sort(key=lambda pair: pair[0])
-    return [prefix for _, prefix in ranked]
+        found.append(HotPrefix(domain, line, end.digest, order_of(end), used_s(end)))
+    return found
 
 
 def order_of(block: CachedBlock) -> int:
@@ -91,6 +87,20 @@ def order_of(block: CachedBlock) -> int:
 def used_s(block: CachedBlock) -> float:
     """When it was used last, by the pool's clock; infinite where it is in use."""
     return math.inf if block.use is None else block.use.time_s
+
+
+def _in_turn(ends: Mapping[CachedBlock, Domain], most: int) -> list[_End]:
+    """Each tenant's last one, then each one's last but one: who has used many lately takes nobody else's turn."""
+    by_tenant: dict[TenantId, list[_End]] = {}
+    for end in ends.items():
+        by_tenant.setdefault(end[1].tenant, []).append(end)
+    ranked = [(rank, end) for own in by_tenant.values() for rank, end in enumerate(nlargest(most, own, key=_last_use))]
+    ranked.sort(key=lambda each: (-each[0], _last_use(each[1])), reverse=True)
+    return [end for _, end in ranked[:most]]
+
+
+def _last_use(end: _End) -> tuple[float, int]:
+    return used_s(end[0]), order_of(end[0])
 
 
 def _lasting_ends(

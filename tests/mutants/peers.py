@@ -50,6 +50,14 @@ PEERS = (
         f"{STREAM}::test_more_than_was_asked_for_is_refused",
     ),
     Mutant(
+        "one-tenants-turn",
+        "a worker that leaves names what was used last, whosever it is",
+        "cache_store/hot_prefixes.py",
+        "(-each[0], _last_use(each[1]))",
+        "_last_use(each[1])",
+        f"{GIVING}::test_of_more_than_are_named_each_tenant_has_its_part",
+    ),
+    Mutant(
         "peer-any-holder",
         "a worker answers questions that were asked of another one",
         "cache_store/peer_token.py",

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
+
 from cache_store.domain import Domain, TenantId
 from cache_store.hot_prefixes import HotPrefix, Line, hottest
+from cache_store.policy import ClassId, Use
 from cache_store.prefix_tree import Block, DomainRoot
 from cache_store.quota import TierShare
 from cache_store.tokens import pack
@@ -87,6 +90,20 @@ def test_what_begins_alike_is_named_once() -> None:
     assert len(hottest(leaves, lambda _: True, 4_096, 2_100)) == 100, "blocks are bounded"
     assert len(hottest(leaves, lambda _: True, 7, 10_000)) == 7
     assert sorted(map(len, shares(found, (anything,), nobody))) == [500]
+
+
+def test_of_more_than_are_named_each_tenant_has_its_part() -> None:
+    """However many one tenant has used since the other one was there, and however long they are."""
+    theirs = [(GLOBEX, block(DomainRoot(GLOBEX), number)) for number in range(3)]
+    flood = [(ACME, block(DomainRoot(ACME), number)) for number in range(10, 60)]
+    for order, (_, each) in enumerate((*theirs, *flood)):
+        each.use = Use(float(order), ClassId(0))
+        each.use.order = order
+    found = hottest([*theirs, *flood], lambda _: True, 8, 10_000)
+    assert [each.domain.tenant for each in found] == [ACME.tenant, GLOBEX.tenant] * 3 + [ACME.tenant] * 2
+    assert [each.order for each in found] == [52, 2, 51, 1, 50, 0, 49, 48]
+    found = hottest([*theirs, *flood], lambda _: True, 4_096, 6)
+    assert Counter(each.domain.tenant for each in found) == {ACME.tenant: 3, GLOBEX.tenant: 3}, "blocks are bounded"
 
 
 def block(parent: Block | DomainRoot, number: int) -> Block:
