@@ -82,12 +82,12 @@ PURGES = (
         "tests/contract/test_index.py::test_a_cleared_domain_is_gone_and_others_and_other_incarnations_keep_theirs",
     ),
     Mutant(
-        "old-fence",
-        "an older fence takes the place of a newer one",
+        "ahead-for-ever",
+        "a notice stands when the published fences have passed it",
         "worker/fences.py",
         "return notice.fence is None or notice.fence.order > listed.order",
         "return True",
-        f"{FENCES}::test_an_older_fence_never_takes_the_place_of_a_newer_one",
+        f"{FENCES}::test_a_notice_is_ahead_of_the_published_fences_until_they_come_up_to_it",
     ),
     Mutant(
         "old-table",

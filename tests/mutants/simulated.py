@@ -48,7 +48,7 @@ SIMULATED = (
         "cache_store/fence.py",
         "return order > self.order or self.is_current(domain)",
         "return True",
-        f"{SEEDS}[50]",
+        f"{SEEDS}[125]",
     ),
     Mutant(
         "promise-kept",
@@ -104,7 +104,8 @@ SIMULATED = (
         "services/router/registry_view.py",
         "known.seen_s = self._clock.monotonic_s()",
         "pass",
-        f"{SEEDS}[75]",
+        "tests/unit/services/router/test_registry_view.py::"
+        "test_a_registry_that_is_back_without_leases_loses_nobody_at_once",
     ),
     Mutant(
         "load-forgets",
@@ -112,7 +113,7 @@ SIMULATED = (
         "cache_store/index_replica.py",
         "        for change in changes:\n            self._apply(held, change)\n        self._bound(load.domain_tag)",
         "        self._bound(load.domain_tag)",
-        f"{SEEDS}[75]",
+        f"{SEEDS}[150]",
     ),
     Mutant(
         "shared-domain",

@@ -15,7 +15,9 @@ from worker.model_files.digests import default_cache_dir
 from worker.torch_runner.prepare import prepare_smollm2
 
 NUM_TOKENS = 24
-SHAPE = Shape(num_streams=42, max_tokens=NUM_TOKENS)
+PLACES = 36
+"""Requests that a worker runs at once; of those that it has as many again wait, on however fast a machine."""
+SHAPE = Shape(num_streams=2 * PLACES, max_tokens=NUM_TOKENS)
 
 
 def _prompts_and_oracle(folder: Path) -> tuple[list[Prompt], Oracle]:
@@ -44,7 +46,7 @@ async def kill_with_smollm2(folder: Path, extent: Extent) -> Outcome:
     prompts, oracle = await asyncio.to_thread(_prompts_and_oracle, model)
     told = {
         "runner": "paged", "model_folder": str(model), "model_name": "smollm2", "cache_dir": str(default_cache_dir()),
-        "digest_step_s": 0.0, "digest_token_s": 0.0, "pool": 900,
+        "digest_step_s": 0.0, "digest_token_s": 0.0, "pool": 900, "max_num_sequences": PLACES,
     }  # fmt: skip
     async with running_cluster(folder, Layout(workers=("w0", "w1"), routers=("r0",), worker_told=told)) as cluster:
         load = cluster.load(SHAPE, oracle, prompts=prompts)
@@ -57,7 +59,7 @@ async def kill_with_smollm2(folder: Path, extent: Extent) -> Outcome:
             lost = losses(cluster, "w0", hit_s)
             num_waiting = sum(not sent for _, _, sent in lost)
             await cluster.restart("w0")
-            await until_flowing(load, 70, 120.0)
+            await until_flowing(load, 2 * PLACES - 4, 120.0)
             victim, again_s = busiest(cluster, load, time.time()), time.time()
             cluster.workers[victim].send(signal.SIGKILL)
             load.stop()

@@ -29,6 +29,8 @@ from tests.chaos.store import Store
 SHAPE = Shape(num_streams=24, max_tokens=20)
 AWAY_S = 14.0
 """Longer than control data are trusted."""
+SHORT_S = 3.0
+"""Longer than a stream takes: streams that go in step would let a shorter time pass without a new one."""
 BACK_WITHIN_S = 60.0
 KEPT = 0.9
 """Part of the hits of before that has to be back."""
@@ -82,8 +84,8 @@ async def _restore_users(store: Store) -> None:
 
 
 STOPPED = StoreFault("Valkey stopped", _kill, _start)
-EMPTIED = StoreFault("Valkey restarted empty", _kill, _start_empty, 1.0)
-OLD_DUMP = StoreFault("Valkey restarted from an old dump", _kill, _start_old, 1.0)
+EMPTIED = StoreFault("Valkey restarted empty", _kill, _start_empty, SHORT_S)
+OLD_DUMP = StoreFault("Valkey restarted from an old dump", _kill, _start_old, SHORT_S)
 PAUSED = StoreFault("Valkey paused 10 s", _pause, _go_on, 10.0)
 NO_USERS = StoreFault("Valkey's users removed", _remove_users, _restore_users)
 
