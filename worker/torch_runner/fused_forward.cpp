@@ -49,7 +49,8 @@ struct FusedAttention {
 
 namespace {
 
-constexpr int kRowBlock = 96;       // rows of one task
+constexpr int kRowBlock = LANES == 16 ? 192 : 96;  // rows of one task: transposing a panel pays when many multiply it
+static_assert(kRowBlock % kTileRows == 0, "a task is rounded up to whole tiles");
 constexpr int kOutputs = 32;        // outputs of one task
 constexpr int kMaxHeadDim = 256;
 constexpr int kProducts = 4;        // of a stage

@@ -7,6 +7,8 @@
 
 #pragma once
 
+#include <utility>
+
 #include "simd.h"
 
 // In every quad of the result: elements i, j, k, l of the same quad of `a` (0 ... 3) and of `b` (LANES ... LANES + 3).
@@ -28,7 +30,7 @@ namespace {
 constexpr int kPanel = 2 * LANES;   // outputs side by side
 constexpr int kDepth = 320;         // most inputs of a panel at once: 20 KB with 8 lanes
 constexpr int kFewRows = 4;         // beyond, transposing into the cache pays
-constexpr int kTileRows = 6;        // rows multiplied at once: 12 sums in registers
+constexpr int kTileRows = LANES == 16 ? 12 : 6;  // rows multiplied at once: two sums each in registers, AVX-512 has 32
 constexpr int kResident = 1 << 16;  // floats of activations that stay in the second-level cache
 
 inline quad quad_at(const float* p) {
@@ -139,8 +141,17 @@ void multiply_panel(const float* panel, const float* x, int64_t stride, int dept
 using Few = void (*)(const float* const*, const float*, int64_t, int, float*, int64_t);
 using Many = void (*)(const float*, const float*, int64_t, int, float*, int64_t, bool, const float* const*);
 constexpr Few kFew[kFewRows + 1] = {nullptr, multiply_few<1>, multiply_few<2>, multiply_few<3>, multiply_few<4>};
-constexpr Many kMany[kTileRows + 1] = {nullptr,           multiply_panel<1>, multiply_panel<2>, multiply_panel<3>,
-                                       multiply_panel<4>, multiply_panel<5>, multiply_panel<6>};
+
+struct ManyByRows {
+  Many of[kTileRows + 1];
+};
+
+template <int... C>
+constexpr ManyByRows many_by_rows(std::integer_sequence<int, C...>) {
+  return {{nullptr, multiply_panel<C + 1>...}};
+}
+
+constexpr ManyByRows kMany = many_by_rows(std::make_integer_sequence<int, kTileRows>{});
 
 // Weights of the outputs from `output` on; the last one stands in for those beyond `num_outputs`.
 inline void place_panel(const float* weights, int inputs, int output, int num_outputs, int64_t at, const float** rows) {
@@ -163,7 +174,7 @@ void advance_panel(const float* const* rows, const float* const* next, const flo
   transpose_panel(rows, depth, panel);
   for (int c = 0; c < num_rows; c += kTileRows) {
     const int count = num_rows - c < kTileRows ? num_rows - c : kTileRows;
-    kMany[count](panel, x + (int64_t)c * inputs + at, inputs, depth, out + c * out_stride, out_stride, at == 0,
+    kMany.of[count](panel, x + (int64_t)c * inputs + at, inputs, depth, out + c * out_stride, out_stride, at == 0,
                  c ? nullptr : next);
   }
 }
