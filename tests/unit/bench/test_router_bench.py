@@ -16,7 +16,8 @@ from tests.bench.machine import ROOT
 def test_it_measures_all_ways(tmp_path: Path) -> None:
     result = tmp_path / "result.json"
     options = ["--tokens", "64", "--calls", "3", "--rounds", "2", "--calls-per-round", "64", "--json", str(result)]
-    command = [sys.executable, "-m", "tests.bench.router", *options]
+    none = str(tmp_path / "no-peer")  # those of `make bench-peers` may lie beside
+    command = [sys.executable, "-m", "tests.bench.router", *options, "--sglang-router", none, "--smg", none]
     run = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert run.returncode == 0, run.stderr
     document = json.loads(result.read_text())
