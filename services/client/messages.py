@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import uuid
 
 from google.protobuf.duration_pb2 import Duration
@@ -42,12 +43,16 @@ _FINISH_REASONS = {
 
 
 def generate_message(request: GenerationRequest) -> pb.GenerateRequest:
-    """The message of `request`, with an id: a retried call must name the same request."""
+    """The message of `request`, with an id: a retried call must name the same request.
+
+    So that any router draws the same tokens for it, a seed that is not named follows from the id.
+    """
+    request_id = request.request_id or uuid.uuid4().hex
     return pb.GenerateRequest(
-        request_id=request.request_id or uuid.uuid4().hex,
+        request_id=request_id,
         model=request.model,
         prompt=prompt_message(request.prompt),
-        sampling_params=_sampling_message(request.sampling),
+        sampling_params=_sampling_message(request.sampling, request_id),
         cache_policy=policy_message(request.cache_mode, request.partition, request.hints),
     )
 
@@ -83,12 +88,13 @@ def prompt_message(prompt: Prompt) -> pb.Prompt:
             return pb.Prompt(token_ids=pb.TokenIds(packed=pack(prompt.token_ids)))
 
 
-def _sampling_message(sampling: Sampling) -> pb.SamplingParams:
+def _sampling_message(sampling: Sampling, request_id: str) -> pb.SamplingParams:
+    is_drawn = bool(sampling.temperature)
     return pb.SamplingParams(
         temperature=sampling.temperature,
         top_p=sampling.top_p,
         top_k=sampling.top_k,
-        seed=sampling.seed,
+        seed=_seed_of(request_id) if sampling.seed is None and is_drawn else sampling.seed,
         max_tokens=sampling.max_tokens,
         min_tokens=sampling.min_tokens,
         stop=sampling.stop,
@@ -96,6 +102,10 @@ def _sampling_message(sampling: Sampling) -> pb.SamplingParams:
         ignore_eos=sampling.ignore_eos,
         n=sampling.num_samples,
     )
+
+
+def _seed_of(request_id: str) -> int:
+    return int.from_bytes(hashlib.blake2b(request_id.encode(), digest_size=8, person=b"sc-client-seed").digest(), "big")
 
 
 def generation_of(message: pb.GenerateResponse) -> Generation:

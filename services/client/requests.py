@@ -57,7 +57,7 @@ class Sampling:
     top_p: float | None = None
     top_k: int | None = None
     seed: int | None = None
-    """Assigned by the server, and returned, where None."""
+    """Where None it follows from the request's id, and is returned."""
     max_tokens: int | None = None
     min_tokens: int | None = None
     stop: tuple[str, ...] = ()

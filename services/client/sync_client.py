@@ -18,7 +18,7 @@ from services.client.channel import (
     operator_metadata,
     sync_channel,
 )
-from services.client.errors import ApiUnavailableError, api_errors
+from services.client.errors import ApiAbortedError, ApiUnavailableError, api_errors
 from services.client.requests import GenerationRequest, Prompt, Tokens
 from services.client.results import Generation, GenerationEvent, ModelCard, Tokenized
 from services.client.sync_cache import TenantCache
@@ -76,19 +76,18 @@ class StemcacheClient:
     def stream(self, request: GenerationRequest) -> Iterator[GenerationEvent]:
         """Runs a request and yields its events as they come. Closing the iterator early cancels the request.
 
-        Where its router is lost it goes on at another one (`services/client/unbroken.py`).
+        Where its router is lost or stops it goes on at another one (`services/client/unbroken.py`).
         """
         stream = UnbrokenStream(request, self._timeout_s)
-        is_over = False
-        while not is_over:
+        while not stream.is_over:
             call = self._stub.GenerateStream(stream.message, timeout=stream.left_s, metadata=self._metadata)
             try:
                 with api_errors():
                     for response in call:
                         if (event := stream.take(response)) is not None:
                             yield event
-                is_over = True
-            except ApiUnavailableError as error:
+                stream.end()
+            except (ApiUnavailableError, ApiAbortedError) as error:
                 stream.lose(error)
             finally:
                 call.cancel()

@@ -1,14 +1,14 @@
-"""A stream that goes on when the router that answered is lost: asked again, and what its reader has is left out.
+"""A stream that goes on when the router that answers is lost: asked again, and what its reader has is left out.
 
-gRPC repeats a call only until the first message of its answer. After it the same request is sent once more: to a router
-that runs it, which tells everything from the start, or to another one, which computes it again, most of the prompt from
-the cache. Tokens follow from prompt, sampling and seed, so the answer is the same; each one that the reader has is
-compared. The seed of a request that names none is therefore drawn here. Owned by the iterator that reads the stream.
+gRPC repeats a call only until the first message of its answer. After it the same request is sent once more, where the
+router is away, or stops and says when to ask another one (ABORTED with RetryInfo): to a router that runs it, which
+tells everything from the start, or to another one, which computes it again, most of the prompt from the cache. Tokens
+follow from prompt, sampling and seed, which the message names, so the answer is the same; each one that the reader has
+is compared. Owned by the iterator that reads the stream.
 """
 
 from __future__ import annotations
 
-import secrets
 import time
 from dataclasses import dataclass, field, replace
 
@@ -16,7 +16,7 @@ import grpc
 from stemcache.v1 import inference_pb2 as pb
 
 from services.client import messages
-from services.client.errors import ApiAbortedError, ApiUnavailableError, ErrorDetails
+from services.client.errors import ApiAbortedError, ApiError, ApiUnavailableError, ErrorDetails
 from services.client.requests import GenerationRequest
 from services.client.results import (
     Completion,
@@ -29,8 +29,6 @@ from services.client.results import (
 
 MAX_REPEATS = 3
 """Of one stream, after its first event."""
-
-_SEED_BITS = 64
 
 
 @dataclass(slots=True)
@@ -68,8 +66,10 @@ class UnbrokenStream:
 
     def __init__(self, request: GenerationRequest, timeout_s: float) -> None:
         """`timeout_s`: for all calls together."""
-        self.message = pb.GenerateStreamRequest(request=messages.generate_message(_with_seed(request)))
+        self.message = pb.GenerateStreamRequest(request=messages.generate_message(request))
         """The same each time: a router that runs it attaches to it."""
+        self.is_over = False
+        """Whether nothing follows, however the call of now ends."""
         self._until_s = time.monotonic() + timeout_s
         self._samples: dict[int, _Sample] = {}
         self._has_started = False
@@ -94,17 +94,30 @@ class UnbrokenStream:
                 except ValueError:
                     raise self._parted() from None
             case GenerationFinished():
-                if any(sample.is_behind for sample in self._samples.values()):
+                if self._is_short(event):
                     raise self._parted()
+                self.is_over = True
         return event
 
-    def lose(self, error: ApiUnavailableError) -> None:
+    def end(self) -> None:
+        """The call has ended well."""
+        self.is_over = True
+
+    def lose(self, error: ApiError) -> None:
         """The call has ended with `error`, which is raised where the request is not to be sent again."""
-        if not self._has_started or self._num_repeats == MAX_REPEATS or not self.left_s:
+        if self.is_over:
+            return  # the answer is whole; only its status is lacking
+        is_lost = isinstance(error, ApiUnavailableError) or error.details.retry_after_s is not None
+        if not is_lost or not self._has_started or self._num_repeats == MAX_REPEATS or not self.left_s:
             raise error
         self._num_repeats += 1
         for sample in self._samples.values():
             sample.told_chars = sample.told_tokens = 0
+
+    def _is_short(self, event: GenerationFinished) -> bool:
+        """Whether it ends before what the reader has, and not because it was cancelled."""
+        cancelled = {each.sample_index for each in event.samples if each.finish_reason is FinishReason.CANCELLED}
+        return any(sample.is_behind for index, sample in self._samples.items() if index not in cancelled)
 
     def _parted(self) -> ApiAbortedError:
         partial = tuple(
@@ -113,10 +126,3 @@ class UnbrokenStream:
         )
         message = "the router was lost while it answered, and another one made other tokens"
         return ApiAbortedError(grpc.StatusCode.ABORTED, message, ErrorDetails(partial=partial))
-
-
-def _with_seed(request: GenerationRequest) -> GenerationRequest:
-    sampling = request.sampling
-    if not sampling.temperature or sampling.seed is not None:
-        return request
-    return replace(request, sampling=replace(sampling, seed=secrets.randbits(_SEED_BITS)))

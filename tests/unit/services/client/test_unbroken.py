@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from google.protobuf.duration_pb2 import Duration
+from google.rpc.error_details_pb2 import RetryInfo
 from hypothesis import given
 from hypothesis import strategies as st
 from stemcache.v1 import inference_pb2 as pb
@@ -89,16 +91,69 @@ def test_a_worker_that_is_lost_is_the_routers_matter(api: ScriptedApi) -> None:
     assert len(api.requests) == 1
 
 
+def test_a_router_that_stops_sends_the_stream_to_another_one(api: ScriptedApi) -> None:
+    """Its drain was over before the stream was: it says when to come again, where a lost worker says nothing."""
+    stopped = Failure(10, "this router stopped", (RetryInfo(retry_delay=Duration(seconds=1)),))
+    api.first_events, api.last_failure, api.events = [[STARTED, _delta("one", (7,))]], [stopped], WHOLE
+    with StemcacheClient(api.address, "key") as client:
+        events = list(client.stream(REQUEST))
+    assert events[1:3] == [Delta("r", 0, "one", (7,)), Delta("r", 0, " two", (8,))]
+
+
+@pytest.mark.parametrize("failure", [UNAVAILABLE, ABORTED])
+def test_what_is_lost_after_the_end_is_not_asked_for_again(api: ScriptedApi, failure: Failure) -> None:
+    """The reader has the whole answer; only the call's status did not come."""
+    api.events, api.last_failure = WHOLE, [failure]
+    with StemcacheClient(api.address, "key") as client:
+        events = list(client.stream(REQUEST))
+    assert [type(each) for each in events] == [GenerationStarted, Delta, GenerationFinished]
+    assert len(api.requests) == 1
+
+
+async def test_nor_is_it_on_an_event_loop(api: ScriptedApi) -> None:
+    api.events, api.last_failure = WHOLE, [UNAVAILABLE]
+    async with AsyncStemcacheClient(api.address, "key") as client:
+        events = [event async for event in client.stream(REQUEST)]
+    assert [type(each) for each in events] == [GenerationStarted, Delta, GenerationFinished]
+    assert len(api.requests) == 1
+
+
+def test_a_cancel_on_the_way_is_no_other_answer(api: ScriptedApi) -> None:
+    """The other router has not made yet what the reader has when the request is cancelled there."""
+    end = pb.SampleFinish(sample_index=0, finish_reason=pb.FINISH_REASON_CANCELLED)
+    cancelled = pb.GenerateStreamResponse(request_id="r", finished=pb.GenerationFinished(samples=[end]))
+    api.first_events, api.last_failure = [[STARTED, _delta("one", (7,))]], [UNAVAILABLE]
+    api.events = [STARTED, cancelled]
+    with StemcacheClient(api.address, "key") as client:
+        events = list(client.stream(REQUEST))
+    assert [type(each) for each in events] == [GenerationStarted, Delta, GenerationFinished]
+
+
 def test_drawn_tokens_are_drawn_with_one_seed(api: ScriptedApi) -> None:
     api.first_events, api.last_failure, api.events = [[STARTED]], [UNAVAILABLE], WHOLE
     with StemcacheClient(api.address, "key") as client:
         list(client.stream(GenerationRequest("text", Sampling(temperature=1.0))))
+        list(client.stream(GenerationRequest("text", Sampling(temperature=1.0))))
         list(client.stream(GenerationRequest("text", Sampling(temperature=1.0, seed=5))))
         list(client.stream(GenerationRequest("text")))
-    first, second, named, greedy = [each.sampling_params for each in api.requests]
+    first, second, another, named, greedy = [each.sampling_params for each in api.requests]
     assert first.HasField("seed")
-    assert first.seed == second.seed != named.seed == 5
+    assert first.seed == second.seed
+    assert len({first.seed, another.seed, named.seed}) == 3
+    assert named.seed == 5
     assert not greedy.HasField("seed")
+
+
+def test_a_callers_own_repeat_is_the_same_request(api: ScriptedApi) -> None:
+    """By its id, streamed or not, also where tokens are drawn: it attaches, and is not refused as another body."""
+    api.events = WHOLE
+    request = GenerationRequest("text", Sampling(temperature=1.0), request_id="r")
+    with StemcacheClient(api.address, "key") as client:
+        list(client.stream(request))
+        list(client.stream(request))
+        client.generate(request)
+    first, second, whole = api.requests
+    assert first == second == whole
 
 
 def test_the_calls_share_one_deadline() -> None:
