@@ -196,8 +196,12 @@ class SampleSoFar:
 
 
 class GenerationLostError(WorkerLostError):
-    """The worker went away after the first token; `samples` is what had been made."""
+    """The worker went away after the first token; `samples` is what had been made.
 
-    def __init__(self, message: str, samples: tuple[SampleSoFar, ...]) -> None:
+    `retry_after_s`: after which another router may be asked, where it is this one that goes; None: none is better off.
+    """
+
+    def __init__(self, message: str, samples: tuple[SampleSoFar, ...], retry_after_s: float | None = None) -> None:
         super().__init__(message)
         self.samples = samples
+        self.retry_after_s = retry_after_s

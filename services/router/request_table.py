@@ -24,10 +24,9 @@ from cache_store.errors import (
     CancelledRequestError,
     StemcacheError,
     UnavailableError,
-    WorkerLostError,
 )
 from cache_store.tokens import pack
-from services.router.generation import Finished, FinishReason, Piece, Take
+from services.router.generation import Finished, FinishReason, GenerationLostError, Piece, Take
 from services.router.limits import Concurrency
 from services.router.progress import Progress
 from services.router.results import KeptResults, ResultKey
@@ -250,7 +249,7 @@ def _cancel_error(run: _Run) -> StemcacheError:
         return CancelledRequestError("the generation was cancelled")
     if run.progress.started is None:
         return UnavailableError("this router is stopping; ask another one", CLOSING_RETRY_AFTER_S)
-    return WorkerLostError("this router stopped while it answered")
+    return GenerationLostError("this router stopped while it answered", run.progress.samples(), CLOSING_RETRY_AFTER_S)
 
 
 def _require_end(progress: Progress) -> None:

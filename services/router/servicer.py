@@ -111,7 +111,11 @@ async def _ended(progress: Progress) -> Finished:
     try:
         return await progress.ended()
     except WorkerLostError as error:
-        raise GenerationLostError(str(error), progress.samples()) from None
+        raise _lost(error, progress) from None
+
+
+def _lost(error: WorkerLostError, progress: Progress) -> GenerationLostError:
+    return error if isinstance(error, GenerationLostError) else GenerationLostError(str(error), progress.samples())
 
 
 class _Messages:
@@ -129,7 +133,7 @@ class _Messages:
             try:
                 event = await anext(self._events)
             except WorkerLostError as error:
-                raise GenerationLostError(str(error), self._attached.progress.samples()) from None
+                raise _lost(error, self._attached.progress) from None
             if (message := _message(self._attached, event)) is not None:
                 return message
 

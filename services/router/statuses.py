@@ -139,7 +139,8 @@ def _precondition(error: StemcacheError) -> tuple[Message, ...]:
 
 
 def _lost(error: GenerationLostError) -> tuple[Message, ...]:
-    return (partial_generation(error.samples),)
+    partial = partial_generation(error.samples)
+    return (partial,) if error.retry_after_s is None else (partial, retry_info(error.retry_after_s))
 
 
 _TABLE: tuple[tuple[type[StemcacheError], grpc.StatusCode, Callable[[Any], tuple[Message, ...]]], ...] = (

@@ -21,7 +21,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from stemcache.v1 import inference_pb2 as pb
 
 from cache_store.clock import SystemClock
-from services.client import AsyncStemcacheClient, GenerationRequest, Sampling, Tokens
+from services.client import AsyncStemcacheClient, Delta, GenerationRequest, Sampling, Tokens
 from services.cluster.redis_roles import RoleUrls
 from services.cluster.valkey import EmbeddedValkey
 from services.router.readiness import SERVICE
@@ -142,6 +142,26 @@ async def test_callers_of_a_draining_router_go_to_the_next_one(urls: RoleUrls, t
                     await asyncio.sleep(0.5)
                 assert leaving.router.table.num_running == 1, "the stream ended before it could hold anything up"
             await read_all(long)
+
+
+async def test_a_stream_that_outlasts_the_drain_goes_on_at_the_next_one(urls: RoleUrls, tmp_path: Path) -> None:
+    """As it does where its router is killed."""
+    settings = router_settings(urls, tmp_path / "two")
+    async with (
+        running_cluster(urls, tmp_path / "one", ({"digest_step_s": 0.01},), drain_s=0.2) as leaving,
+        running(settings, SystemClock()) as staying,
+    ):
+        await eventually_async(lambda: serves(staying.address))
+        addresses = f"{leaving.router.address},{staying.address}"
+        request = GenerationRequest(Tokens(tuple(PROMPT)), Sampling(max_tokens=200, ignore_eos=True))
+        told: list[int] = []
+        async with AsyncStemcacheClient(addresses, leaving.acme.key) as client:
+            async for event in client.stream(request):
+                if isinstance(event, Delta):
+                    told += event.token_ids
+                    leaving.router.stop()
+            whole = await client.generate(request)
+        assert tuple(told) == whole.completions[0].token_ids
 
 
 async def serves(address: str) -> bool:

@@ -28,6 +28,7 @@ CASES: list[tuple[Exception, grpc.StatusCode, tuple[type, ...]]] = [
     (errors.DeadlineError("no"), Code.DEADLINE_EXCEEDED, ()),
     (errors.WorkerLostError("no"), Code.ABORTED, ()),
     (GenerationLostError("no", ()), Code.ABORTED, (pb.PartialGeneration,)),
+    (GenerationLostError("no", (), 1.0), Code.ABORTED, (pb.PartialGeneration, RetryInfo)),
     (errors.CancelledRequestError("no"), Code.CANCELLED, ()),
     (errors.VersionError("protocol", 0, 1), Code.FAILED_PRECONDITION, (PreconditionFailure,)),
     (errors.ComputationError("no"), Code.INTERNAL, ()),
