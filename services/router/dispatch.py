@@ -75,9 +75,10 @@ class Dispatcher:
         carried = self._carried(job)
         kv_format: FormatDigest | None = None
         num_refusals = num_lost = 0
+        silent = set[Incarnation]()
         while len(tried) < MAX_ATTEMPTS and (carried.has_begun or num_refusals < MAX_REFUSALS):
-            choose_next = partial(self._choose, job, tried, carried, kv_format)
-            choice = await self._there(choose_next) if num_lost else choose_next()
+            choose_next = partial(self._choose, job, carried, kv_format)
+            choice = await self._there(choose_next, tried, silent) if num_lost else choose_next(tried)
             if choice is None:
                 break
             self._note_route(job, choice, carried)
@@ -140,7 +141,7 @@ class Dispatcher:
             self._speculations.withdraw(coming)
 
     def _choose(
-        self, job: Job, tried: frozenset[Incarnation], carried: Carried, kv_format: FormatDigest | None
+        self, job: Job, carried: Carried, kv_format: FormatDigest | None, excluded: frozenset[Incarnation]
     ) -> RouteChoice | None:
         """None where nobody is left to try again on. `kv_format` None: any."""
         request = RouteRequest(
@@ -148,7 +149,7 @@ class Dispatcher:
             prompt_tokens=count(job.plan.prompt) + carried.num_done,
             max_tokens=job.plan.max_tokens - carried.num_done,
             num_samples=job.spec.sampling.n,
-            excluded=tried,
+            excluded=excluded,
             part=job.plan.part,
             affinity=job.plan.affinity,
             prompt_affinity=job.plan.prompt_affinity,
@@ -161,22 +162,27 @@ class Dispatcher:
         try:
             return choose(views, job.plan.matched_tokens, request)
         except (UnavailableError, InvalidRequestError):
-            if tried:
+            if excluded:
                 return None
             raise
 
-    async def _there(self, choose_next: Callable[[], RouteChoice | None]) -> RouteChoice | None:
+    async def _there(
+        self,
+        choose_next: Callable[[frozenset[Incarnation]], RouteChoice | None],
+        tried: frozenset[Incarnation],
+        silent: set[Incarnation],
+    ) -> RouteChoice | None:
         """The choice among workers that say that they are there: with the one that was lost others may have gone.
 
-        Who does not say so is suspected, and no attempt is lost on it as long as there is anybody else.
+        Who does not say so is suspected, and `silent`: no attempt is lost on it as long as there is anybody else,
+        suspected or not, and it is not asked again.
         """
-        asked = set[Incarnation]()
-        while (choice := choose_next()) is not None and choice.worker.incarnation not in asked:
+        while (choice := choose_next(tried | silent)) is not None:
             if await self._pool.is_there(choice.worker):
-                break
-            asked.add(choice.worker.incarnation)
+                return choice
+            silent.add(choice.worker.incarnation)
             self._view.suspect(choice.worker.incarnation)
-        return choice
+        return choose_next(tried)
 
     def _note_route(self, job: Job, choice: RouteChoice, carried: Carried) -> None:
         """Raises DeadlineError."""

@@ -142,6 +142,13 @@ async def test_several_that_die_at_once_cost_no_request(urls: RoleUrls, tmp_path
         assert {answer.route.worker_id for answer in answers} == {"d"}
 
 
+def last_choice(mortal: Mortal, first: str) -> WorkerId:
+    """The worker that would be chosen after all others, for `PROMPT`, beside the first one."""
+    acme = mortal.cluster.router._parts.directory.tenant_by_name("acme")
+    common = affinity(acme.id, "", "", pack(PROMPT))
+    return [each for each in in_order(common, map(WorkerId, mortal.processes)) if each != first][-1]
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
 async def test_a_machine_that_is_lost_with_all_its_workers_costs_no_request(
     urls: RoleUrls, tmp_path: Path, number: signal.Signals
@@ -151,13 +158,27 @@ async def test_a_machine_that_is_lost_with_all_its_workers_costs_no_request(
         seven = await mortal(stack, urls, tmp_path, list("abcdefg"), digest_step_s=0.01)
         stream = seven.cluster.acme.stream(tokens_request(PROMPT, max_tokens=200))
         events = [await stream.read() for _ in range(8)]
-        first = events[0].started.route.worker_id
-        acme = seven.cluster.router._parts.directory.tenant_by_name("acme")
-        common = affinity(acme.id, "", "", pack(PROMPT))
-        survivor = [each for each in in_order(common, map(WorkerId, seven.processes)) if each != first][-1]
+        survivor = last_choice(seven, events[0].started.route.worker_id)
         for name, process in seven.processes.items():
             if name != survivor:
                 process.send_signal(number)
+        await read_into(events, stream)
+        assert events[-1].HasField("finished")
+        assert len(tokens_of(events)[0]) == 4 * 200
+
+
+async def test_one_that_was_slow_to_say_so_is_better_than_those_that_are_gone(urls: RoleUrls, tmp_path: Path) -> None:
+    """All are suspected then: those that were lost, and the one that is left."""
+    async with AsyncExitStack() as stack:
+        seven = await mortal(stack, urls, tmp_path, list("abcdefg"), digest_step_s=0.01)
+        view = seven.cluster.router._parts.view
+        stream = seven.cluster.acme.stream(tokens_request(PROMPT, max_tokens=200))
+        events = [await stream.read() for _ in range(8)]
+        survivor = last_choice(seven, events[0].started.route.worker_id)
+        view.suspect(next(each.incarnation for each in view.records() if each.worker_id == survivor))
+        for name, process in seven.processes.items():
+            if name != survivor:
+                process.kill()
         await read_into(events, stream)
         assert events[-1].HasField("finished")
         assert len(tokens_of(events)[0]) == 4 * 200
