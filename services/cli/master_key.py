@@ -43,17 +43,16 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
 
 def run(args: argparse.Namespace) -> int:
     """Changes the file, and names the keys in it by their ids."""
-    if args.file.name in OTHER_SECRETS:
+    file: Path = args.file.resolve()  # a link stays one
+    if not OTHER_SECRETS.isdisjoint((args.file.name, file.name)):
         raise InvalidRequestError(
             "file", f"{args.file} is not where a master key lies, but another secret; nothing done"
         )
-    file: Path = args.file.resolve()  # a link stays one
     before = master = from_file(file)
     if args.step is not None:
         master = after(before, args.step)
         if args.step is Step.RETIRE and before.other is not None:
-            kept = file.with_name(f"{file.name}.retired")
-            _write(kept, before.other, file)
+            kept = _keep(before.other, file)
             print(f"retired:  {before.other.key_id}, kept in {kept}: what is still under it opens with nothing else.")
             print("          Remove that file when all routers have started without it and no export needs it.")
         _write(file, master, file)
@@ -61,6 +60,18 @@ def run(args: argparse.Namespace) -> int:
     if master.other is not None:
         print(f"believed: {master.other.key_id}")
     return ExitCode.OK
+
+
+def _keep(retired: MasterKey, file: Path) -> Path:
+    """Writes it beside. Raises PreconditionError where another one lies there, which may be needed yet."""
+    kept = file.with_name(f"{file.name}.retired")
+    if kept.exists() and (there := from_file(kept)).key_id != retired.key_id:
+        raise PreconditionError(
+            f"{kept} still has key {there.key_id}, which was retired before; when nothing needs it, remove that file, "
+            "else move it elsewhere; nothing done"
+        )
+    _write(kept, retired, file)
+    return kept
 
 
 def _write(path: Path, master: MasterKey, like: Path) -> None:

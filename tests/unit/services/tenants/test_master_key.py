@@ -182,6 +182,22 @@ def test_a_key_that_was_retired_too_early_is_still_there(tmp_path: Path, capsys:
     assert master_key.from_value(file.read_text() + kept.read_text()).called(old.key_id) == old
 
 
+def test_a_key_that_was_retired_before_is_not_replaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The next exchange ends where the key of the last one may still open exports; a step that is repeated does not."""
+    file, kept = tmp_path / "key", tmp_path / "key.retired"
+    first = master_key.create_file(file)
+    for step in (*Step, Step.ANNOUNCE, Step.SWITCH):
+        assert main(["master-key", str(file), "--step", step]) == 0
+    before = file.read_text()
+    assert main(["master-key", str(file), "--step", "retire"]) != 0
+    assert first.key_id in capsys.readouterr().err
+    assert (master_key.from_file(kept), file.read_text()) == (first, before)
+    kept.rename(tmp_path / "elsewhere")
+    assert main(["master-key", str(file), "--step", "retire"]) == 0
+    file.write_text(before)
+    assert main(["master-key", str(file), "--step", "retire"]) == 0, "it was cut short, and is done again"
+
+
 def test_a_link_to_the_file_stays_one(tmp_path: Path) -> None:
     file, link = tmp_path / "key", tmp_path / "link"
     old = master_key.create_file(file)
@@ -190,3 +206,12 @@ def test_a_link_to_the_file_stays_one(tmp_path: Path) -> None:
     assert link.is_symlink()
     assert master_key.from_file(file).other is not None
     assert master_key.from_file(file).key_id == old.key_id
+
+
+def test_a_link_to_another_secret_is_refused(tmp_path: Path) -> None:
+    secret, link = tmp_path / "admin.token", tmp_path / "key"
+    master_key.create_file(secret)
+    link.symlink_to(secret)
+    before = secret.read_text()
+    assert main(["master-key", str(link), "--step", "announce"]) != 0
+    assert secret.read_text() == before
