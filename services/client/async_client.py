@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from types import TracebackType
 from typing import Self
@@ -19,7 +20,7 @@ from services.client.channel import (
     credential_metadata,
     operator_metadata,
 )
-from services.client.errors import ApiAbortedError, ApiUnavailableError, api_errors
+from services.client.errors import ApiAbortedError, ApiLimitError, ApiUnavailableError, api_errors
 from services.client.requests import GenerationRequest, Prompt, Tokens
 from services.client.results import Generation, GenerationEvent, ModelCard, Tokenized
 from services.client.unbroken import UnbrokenStream
@@ -87,8 +88,8 @@ class AsyncStemcacheClient:
                         if (event := stream.take(response)) is not None:
                             yield event
                 stream.end()
-            except (ApiUnavailableError, ApiAbortedError) as error:
-                stream.lose(error)
+            except (ApiUnavailableError, ApiAbortedError, ApiLimitError) as error:
+                await asyncio.sleep(stream.lose(error))
             finally:
                 call.cancel()
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 from types import TracebackType
 from typing import Self
@@ -18,7 +19,7 @@ from services.client.channel import (
     operator_metadata,
     sync_channel,
 )
-from services.client.errors import ApiAbortedError, ApiUnavailableError, api_errors
+from services.client.errors import ApiAbortedError, ApiLimitError, ApiUnavailableError, api_errors
 from services.client.requests import GenerationRequest, Prompt, Tokens
 from services.client.results import Generation, GenerationEvent, ModelCard, Tokenized
 from services.client.sync_cache import TenantCache
@@ -87,8 +88,8 @@ class StemcacheClient:
                         if (event := stream.take(response)) is not None:
                             yield event
                 stream.end()
-            except (ApiUnavailableError, ApiAbortedError) as error:
-                stream.lose(error)
+            except (ApiUnavailableError, ApiAbortedError, ApiLimitError) as error:
+                time.sleep(stream.lose(error))
             finally:
                 call.cancel()
 

@@ -16,7 +16,7 @@ import grpc
 from stemcache.v1 import inference_pb2 as pb
 
 from services.client import messages
-from services.client.errors import ApiAbortedError, ApiError, ApiUnavailableError, ErrorDetails
+from services.client.errors import ApiAbortedError, ApiError, ApiLimitError, ApiUnavailableError, ErrorDetails
 from services.client.requests import GenerationRequest
 from services.client.results import (
     Completion,
@@ -29,6 +29,9 @@ from services.client.results import (
 
 MAX_REPEATS = 3
 """Of one stream, after its first event."""
+
+MAX_WAITS = 15
+"""Of one stream, for the place that its own lost call has among its tenant's: it is free some seconds later."""
 
 
 @dataclass(slots=True)
@@ -73,7 +76,7 @@ class UnbrokenStream:
         self._until_s = time.monotonic() + timeout_s
         self._samples: dict[int, _Sample] = {}
         self._has_started = False
-        self._num_repeats = 0
+        self._num_repeats = self._num_waits = 0
 
     @property
     def left_s(self) -> float:
@@ -103,16 +106,26 @@ class UnbrokenStream:
         """The call has ended well."""
         self.is_over = True
 
-    def lose(self, error: ApiError) -> None:
-        """The call has ended with `error`, which is raised where the request is not to be sent again."""
+    def lose(self, error: ApiError) -> float:
+        """The call ended with `error`: seconds after which the request is to be sent again. Else `error` is raised."""
         if self.is_over:
-            return  # the answer is whole; only its status is lacking
-        is_lost = isinstance(error, ApiUnavailableError) or error.details.retry_after_s is not None
-        if not is_lost or not self._has_started or self._num_repeats == MAX_REPEATS or not self.left_s:
+            return 0.0  # the answer is whole; only its status is lacking
+        pause_s = self._pause_s(error)
+        if pause_s is None or not self._has_started or self.left_s <= pause_s:
             raise error
-        self._num_repeats += 1
         for sample in self._samples.values():
             sample.told_chars = sample.told_tokens = 0
+        return pause_s
+
+    def _pause_s(self, error: ApiError) -> float | None:
+        """None where another call would be no better."""
+        retry_after_s = error.details.retry_after_s
+        if isinstance(error, ApiLimitError):
+            self._num_waits += 1
+            return retry_after_s if self._num_repeats and self._num_waits <= MAX_WAITS else None
+        self._num_repeats += 1
+        is_lost = isinstance(error, ApiUnavailableError) or retry_after_s is not None
+        return 0.0 if is_lost and self._num_repeats <= MAX_REPEATS else None
 
     def _is_short(self, event: GenerationFinished) -> bool:
         """Whether it ends before what the reader has, and not because it was cancelled."""

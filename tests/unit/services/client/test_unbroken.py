@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import grpc
 import pytest
 from google.protobuf.duration_pb2 import Duration
 from google.rpc.error_details_pb2 import RetryInfo
@@ -14,9 +15,11 @@ from stemcache.v1 import inference_pb2 as pb
 from cache_store.tokens import pack
 from services.client import (
     ApiAbortedError,
+    ApiLimitError,
     ApiUnavailableError,
     AsyncStemcacheClient,
     Delta,
+    ErrorDetails,
     GenerationEvent,
     GenerationFinished,
     GenerationRequest,
@@ -40,9 +43,14 @@ def _delta(text: str, token_ids: Sequence[int], sample_index: int = 0) -> pb.Gen
     return pb.GenerateStreamResponse(request_id="r", delta=delta)
 
 
+def _limit(retry_after_s: float) -> Failure:
+    retry = RetryInfo()
+    retry.retry_delay.FromMilliseconds(round(retry_after_s * 1_000))
+    return Failure(8, "your tenant has as many requests as it may", (retry,))
+
+
 def _lost() -> ApiUnavailableError:
-    code, message, details = None, "gone", None
-    return ApiUnavailableError(code, message, details)  # type: ignore[arg-type]  # only raised
+    return ApiUnavailableError(grpc.StatusCode.UNAVAILABLE, "gone", ErrorDetails())
 
 
 WHOLE = [STARTED, _delta("one two", (7, 8)), FINISHED]
@@ -127,6 +135,30 @@ def test_a_cancel_on_the_way_is_no_other_answer(api: ScriptedApi) -> None:
     with StemcacheClient(api.address, "key") as client:
         events = list(client.stream(REQUEST))
     assert [type(each) for each in events] == [GenerationStarted, Delta, GenerationFinished]
+
+
+@pytest.mark.parametrize("num_refused", [1, 3])
+def test_the_place_of_its_own_lost_call_is_waited_for(api: ScriptedApi, num_refused: int) -> None:
+    api.first_events = [[STARTED, _delta("one", (7,))], *([[]] * num_refused)]
+    api.last_failure, api.events = [UNAVAILABLE, *([_limit(0.01)] * num_refused)], WHOLE
+    with StemcacheClient(api.address, "key") as client:
+        events = list(client.stream(REQUEST))
+    assert events[1:3] == [Delta("r", 0, "one", (7,)), Delta("r", 0, " two", (8,))]
+    assert len(api.requests) == 2 + num_refused
+
+
+def test_a_place_is_waited_for_as_long_as_the_deadline_allows(api: ScriptedApi) -> None:
+    api.first_events, api.last_failure = [[STARTED]], [UNAVAILABLE, _limit(60.0)]
+    with StemcacheClient(api.address, "key", timeout_s=20.0) as client, pytest.raises(ApiLimitError):
+        list(client.stream(REQUEST))
+    assert len(api.requests) == 2
+
+
+def test_a_limit_that_was_there_before_is_told_at_once(api: ScriptedApi) -> None:
+    api.events, api.last_failure = [STARTED], [_limit(0.01)]
+    with StemcacheClient(api.address, "key") as client, pytest.raises(ApiLimitError):
+        list(client.stream(REQUEST))
+    assert len(api.requests) == 1
 
 
 def test_drawn_tokens_are_drawn_with_one_seed(api: ScriptedApi) -> None:
