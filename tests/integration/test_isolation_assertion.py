@@ -13,7 +13,7 @@ from cache_store.audit_mode import AuditMode
 from services.cli.exit_codes import ExitCode
 from services.cli.main import main
 from services.cluster.valkey import EmbeddedValkey
-from services.loadtest.isolation.power import ROUGH_LIMIT, STANDARD_LIMIT
+from services.loadtest.isolation.power import ROUGH_LIMIT, STANDARD_LIMIT, THOROUGH_LIMIT
 from services.loadtest.isolation.record import read_isolation
 from services.loadtest.isolation.samples import Variant
 from services.loadtest.isolation.verdict import Outcome
@@ -41,8 +41,8 @@ async def test_tenants_that_are_isolated_pass(
 
 @pytest.mark.nightly
 @pytest.mark.alone
-@pytest.mark.timeout(900)
-@pytest.mark.parametrize("limit", [ROUGH_LIMIT, STANDARD_LIMIT])
+@pytest.mark.timeout(3_600)
+@pytest.mark.parametrize("limit", [ROUGH_LIMIT, STANDARD_LIMIT, THOROUGH_LIMIT])
 async def test_tenants_that_are_isolated_pass_the_tighter_tests(
     request: pytest.FixtureRequest, valkey: EmbeddedValkey, tmp_path: Path, limit: float
 ) -> None:
